@@ -310,6 +310,10 @@ TEST_F(Cli, BenchMeasures) {
   const Json last = RunJson({"bench", "prefill", "--random-weights", config, "-c", "256", "-r", "1",
                              "--synthetic-kv", "--last", "128"});
   EXPECT_EQ(last["results"][0]["tokens"], 128);
+  // A chunk that is all of the prompt has no prefix.
+  const Json whole = RunJson({"bench", "prefill", "--random-weights", config, "-c", "256", "-r",
+                              "1", "--synthetic-kv", "--last", "256"});
+  EXPECT_EQ(whole["results"][0]["tokens"], 256);
   EXPECT_GT(decode["results"][0]["roofline_share"], 0.0);
   const Json& steps = decode["results"][0]["step_seconds"];
   EXPECT_GT(steps["p50"], 0.0);

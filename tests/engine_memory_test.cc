@@ -39,9 +39,12 @@ TEST(EngineApi, ACacheOnTheDeviceNeedsNoHostMemory) {
 TEST(EngineApi, WeightsThatStreamGiveTheSameTokens) {
   const Request request = RequestOf(Quoting(*Open(kDemo), 900, 1), 12);
   const Generation expected = Fresh(kDemo, {}, request);
-  for (const int layers : {0, 1, 7}) {
+  for (const auto& [layers, encoding] :
+       {std::pair(0, "none"), std::pair(1, "none"), std::pair(7, "none"), std::pair(0, "lossless"),
+        std::pair(5, "lossless")}) {
     EngineOptions options;
     options.gpu_layers = layers;
+    options.weight_encoding = encoding;
     std::unique_ptr<Engine> engine = Open(kDemo, options);
     // The second context shares what the first has moved.
     for (int context = 0; context < 2; ++context) {
@@ -51,9 +54,32 @@ TEST(EngineApi, WeightsThatStreamGiveTheSameTokens) {
       EXPECT_GT((*made)->plan().streamed_weight_bytes, 0);
       Result<Generation> got = GenerateOne(**made, request);
       ASSERT_TRUE(got.ok()) << got.status().message();
-      EXPECT_EQ(got->tokens, expected.tokens) << layers << " layers";
+      EXPECT_EQ(got->tokens, expected.tokens) << layers << " layers, " << encoding;
     }
   }
+}
+
+TEST(EngineApi, LosslessWeightsTakeThreeQuartersOfHostMemory) {
+  EngineOptions options;
+  options.gpu_layers = 2;
+  const Result<PlanReport> plain = Open(kDemo, options)->Plan({{100}});
+  options.weight_encoding = "lossless";
+  const Result<PlanReport> code = Open(kDemo, options)->Plan({{100}});
+  ASSERT_TRUE(plain.ok() && code.ok());
+  const auto share = static_cast<double>(code->streamed_weight_bytes) /
+                     static_cast<double>(plain->streamed_weight_bytes);
+  EXPECT_GT(share, 0.75);
+  EXPECT_LT(share, 0.78);
+}
+
+TEST(EngineApi, OnlyWeightsOfBf16AreLossless) {
+  EngineOptions options;
+  options.weight_encoding = "lossless";
+  const auto opened = Engine::Open(HEADWAY_SOURCE_DIR "/tests/golden/models/llama-f16", options);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.status().code(), StatusCode::kUnsupported);
+  options.weight_encoding = "zip";
+  EXPECT_EQ(Engine::Open(kDemo, options).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(EngineApi, HostMemoryTooSmallForWeightsIsSaid) {
@@ -81,14 +107,9 @@ TEST(EngineApi, HostMemoryTooSmallForWeightsIsSaid) {
   EXPECT_EQ(got->tokens, Fresh(kDemo, {}, request).tokens);
 }
 
-TEST(EngineApi, WeightsThatHostMemoryDoesNotHoldComeFromDisk) {
+// Some layers of a small host are on disk, and a demo model's text is what it is in memory.
+void ExpectDiskLayers(const EngineOptions& options, const Generation& expected) {
   const Request request = RequestOf(Quoting(*Open(kDemo), 600, 1), 12);
-  const Generation expected = Fresh(kDemo, {}, request);
-  EngineOptions options;
-  options.gpu_layers = 1;
-  options.kv_memory = 8 << 20;
-  options.host_memory = 24 << 20;
-  options.disk_memory = 64 << 20;
   std::unique_ptr<Engine> engine = Open(kDemo, options);
   size_t on_disk = 0;
   // The second context finds the weights where the first has put them, and less than they need of
@@ -111,6 +132,20 @@ TEST(EngineApi, WeightsThatHostMemoryDoesNotHoldComeFromDisk) {
     ASSERT_TRUE(got.ok()) << got.status().message();
     EXPECT_EQ(got->tokens, expected.tokens) << length;
   }
+}
+
+TEST(EngineApi, WeightsThatHostMemoryDoesNotHoldComeFromDisk) {
+  const Request request = RequestOf(Quoting(*Open(kDemo), 600, 1), 12);
+  const Generation expected = Fresh(kDemo, {}, request);
+  EngineOptions options;
+  options.gpu_layers = 1;
+  options.kv_memory = 8 << 20;
+  options.host_memory = 24 << 20;
+  options.disk_memory = 64 << 20;
+  ExpectDiskLayers(options, expected);
+  options.weight_encoding = "lossless";
+  options.host_memory = 20 << 20;
+  ExpectDiskLayers(options, expected);
 }
 
 // The published methods keep nothing on the device beside two buffers, each with the whole cache of

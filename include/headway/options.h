@@ -38,6 +38,9 @@ struct EngineOptions {
   // brought in each step. -1: as many as fit, which are all on a CPU. Of one engine, the first
   // context's.
   int gpu_layers = -1;
+  // How host memory holds those that stream: none, as they are; lossless, the same numbers of bf16
+  // in 0.77 of the bytes, which the bus brings and the device expands.
+  std::string weight_encoding = "none";
 
   // How the cache is cut and moved; 0 lets the planner choose. A policy other than auto fixes head
   // group, segment, staging buffers and placement, as the method that it is named after has them:

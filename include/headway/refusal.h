@@ -33,6 +33,7 @@ enum class Option {
   kPlacement,
   kPolicy,
   kKvEncoding,
+  kWeightEncoding,
   kHostAttention,
   kRecompute,
   kHeadPattern,

@@ -29,6 +29,7 @@ constexpr Named kNames[] = {
     {Option::kPlacement, "placement"},
     {Option::kPolicy, "policy"},
     {Option::kKvEncoding, "kv_encoding"},
+    {Option::kWeightEncoding, "weight_encoding"},
     {Option::kHostAttention, "host_share"},
     {Option::kRecompute, "recompute_share"},
     {Option::kHeadPattern, "head_pattern"},

@@ -60,6 +60,9 @@ void AddMemoryFlags(CLI::App& app, EngineOptions& engine) {
       })
       ->type_name("N")
       ->default_str("auto");
+  AddChoice(app, more, "--weight-encoding", &engine.weight_encoding, {"none", "lossless"},
+            "how host memory holds weights that stream: none, as they are; lossless, the same "
+            "numbers of bf16 in three quarters of the bytes, which the GPU expands");
   AddSize(app, memory, "--kv-memory", &engine.kv_memory,
           "most that the fast tier may hold of the KV cache and its buffers, such as 8MiB");
   AddSize(

@@ -28,6 +28,7 @@ constexpr Flag kFlags[] = {
     {Option::kPlacement, "--placement"},
     {Option::kPolicy, "--policy"},
     {Option::kKvEncoding, "--kv-encoding"},
+    {Option::kWeightEncoding, "--weight-encoding"},
     {Option::kHostAttention, "--host-attention"},
     {Option::kRecompute, "--recompute"},
     {Option::kHeadPattern, "--head-pattern"},

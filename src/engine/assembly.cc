@@ -25,7 +25,7 @@ Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> sessi
   // Where any layer streams, the last one does (StreamedLayers).
   if (model->Streams(model->shape().layers - 1)) {
     Result<std::unique_ptr<WeightStream>> stream = WeightStream::Create(
-        *model, *device, *lanes, *device_budget, *host_budget, plan::kWeightBuffers);
+        {*model, *kernels, *device, *lanes, *device_budget, *host_budget}, plan::kWeightBuffers);
     if (!stream.ok()) return stream.status();
     weights = std::move(*stream);
   }

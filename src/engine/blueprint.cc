@@ -188,8 +188,8 @@ void TakeWeights(const BlueprintInputs& inputs, const Workload& workload,
   const Settings& settings = *inputs.settings;
   request->weight_bytes = inputs.weights.total();
   request->layer_weight_bytes = inputs.weights.layer;
-  request->weight_layers =
-      inputs.weight_layers.has_value() ? inputs.weight_layers : settings.gpu_layers;
+  request->layer_code_bytes = settings.lossless_weights ? inputs.weights.layer_code : 0;
+  request->weight_layers = inputs.weight_layers ? inputs.weight_layers : settings.gpu_layers;
   request->disk_layers = inputs.disk_layers;
   request->layer_read_bytes = inputs.weights.layer_read;
   request->weights_in_files = settings.weights == Settings::Weights::kFromFiles;

@@ -194,6 +194,7 @@ Status Engine::Impl::MoveWeights(const PlanReport& plan) {
   Status s = Guarded([&] {
     return model->MoveTo(**made, {.device_budget = fast_budget(),
                                   .host_budget = &host_budget,
+                                  .lossless = settings.lossless_weights,
                                   .streamed = streamed,
                                   .on_disk = plan.disk_layers,
                                   .disk_budget = &disk_budget,

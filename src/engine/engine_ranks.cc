@@ -27,6 +27,13 @@ Result<ModelConfig> ReadConfig(Env* env, const std::string& folder, const Settin
   return config;
 }
 
+Status CheckWeightForm(const Settings& settings, const std::string& folder, const Model& model) {
+  if (!settings.lossless_weights || model.weight_bytes().layer_code > 0) return OkStatus();
+  return Status(StatusCode::kUnsupported,
+                Refusal{{Option::kWeightEncoding,
+                         " lossless takes matrices of bf16; leave it out for ", folder}});
+}
+
 }  // namespace
 
 Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
@@ -34,6 +41,7 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   if (!config.ok()) return config.status();
   if (all.ranks == 1) {
     if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
+    if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
     info = ModelInfoOf(model->config(), model->weight_bytes(), folder, settings);
     return OkStatus();
   }
@@ -43,6 +51,7 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   if (Status s = LoadShard(*config, folder, &(*shards)[static_cast<size_t>(own)]); !s.ok()) {
     return s;
   }
+  if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
   for (int rank = 1; processes == nullptr && rank < all.ranks; ++rank) {
     Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
     if (Status s = other.OpenBackend(); !s.ok()) return s;

@@ -308,6 +308,7 @@ Status Executor::StepWithRecall(const StepInput& input, SelectionRecall* recall)
 
 Status Executor::AppendSynthetic(kv::SequenceId sequence, int64_t tokens, uint64_t seed,
                                  double spread) {
+  if (tokens == 0) return OkStatus();
   const int64_t chunk = std::min(tokens, limits().step_tokens);
   if (Status s = DrawActivations(context_, chunk, seed); !s.ok()) return s;
   const std::vector<TokenId> ids(static_cast<size_t>(chunk), 0);

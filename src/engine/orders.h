@@ -27,15 +27,15 @@ enum class Order : uint8_t {
 };
 
 // Every member: one that is added to the options is added here.
-static_assert(sizeof(EngineOptions) == 1152);
+static_assert(sizeof(EngineOptions) == 1184);
 template <typename Wire, typename Options>
 requires std::is_same_v<std::remove_const_t<Options>, EngineOptions>
 void Pass(Wire& wire, Options& o) {
   wire(o.device, o.isa, o.threads, o.tensor_parallel, o.gpu_memory, o.kv_memory, o.host_memory,
-       o.disk_memory, o.disk_path, o.gpu_layers, o.policy, o.chunk, o.head_group, o.segment,
-       o.page_slots, o.staging_slabs, o.placement, o.kv_encoding, o.host_share, o.freeze_plan,
-       o.recompute_share, o.head_pattern, o.sparsity, o.sink_tokens, o.recent_tokens, o.selector,
-       o.sparse_keys, o.sparse_sink, o.sparse_recent, o.sparse_share, o.sparse_top_p,
+       o.disk_memory, o.disk_path, o.gpu_layers, o.weight_encoding, o.policy, o.chunk, o.head_group,
+       o.segment, o.page_slots, o.staging_slabs, o.placement, o.kv_encoding, o.host_share,
+       o.freeze_plan, o.recompute_share, o.head_pattern, o.sparsity, o.sink_tokens, o.recent_tokens,
+       o.selector, o.sparse_keys, o.sparse_sink, o.sparse_recent, o.sparse_share, o.sparse_top_p,
        o.sparse_least, o.sparse_epsilon, o.sparse_delta, o.sparse_block, o.hip_stages,
        o.hip_refresh, o.hip_outer_keys, o.sparse_looks, o.sparse_refresh,
        o.sparse_candidates_refresh, o.sparse_from, o.sparse_cache, o.sparse_prefill,
@@ -64,7 +64,7 @@ requires std::is_same_v<std::remove_const_t<AnyPlan>, plan::Plan>
 void Pass(Wire& wire, AnyPlan& p) {
   wire(p.cache, p.slabs, p.x_slabs, p.x_segments, p.gather_tokens, p.page_cache, p.page_cache_steps,
        p.slab_bytes, p.kv_bytes, p.weight_layers, p.streamed_weight_bytes, p.disk_layers,
-       p.disk_weight_bytes, p.weights_streamed, p.weights_on_disk, p.host_share);
+       p.disk_weight_bytes, p.weights_streamed, p.weights_on_disk, p.weight_code, p.host_share);
 }
 
 template <typename... Arguments>

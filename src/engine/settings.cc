@@ -207,6 +207,10 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   settings.memory = {MoreThan<int64_t>(options.gpu_memory, 0), options.kv_memory,
                      options.host_memory, options.disk_memory, DiskDirectory(options.disk_path)};
   settings.gpu_layers = MoreThan(options.gpu_layers, -1);
+  if (options.weight_encoding != "none" && options.weight_encoding != "lossless") {
+    return Wrong({"'" + options.weight_encoding + "' is no form of weights: none or lossless"});
+  }
+  settings.lossless_weights = options.weight_encoding == "lossless";
   if (options.page_slots < 1 || options.page_slots > 4096) {
     return Wrong({"a page has 1 to 4096 slots"});
   }

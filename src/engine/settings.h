@@ -87,6 +87,7 @@ struct Settings {
   int gpu_ranks = 1;  // that compute on this one's GPU
   MemorySettings memory;
   std::optional<int> gpu_layers;  // absent: as many as fit
+  bool lossless_weights = false;  // of the others, in host memory
   Policy policy = Policy::kAuto;
   kv::PlacementKind placement = kv::PlacementKind::kFirstFit;  // the policy's, if it has one
   CutSettings cut;

@@ -5,6 +5,7 @@
 
 #include "kernels/items.h"
 #include "kernels/page_codec.h"
+#include "kernels/weight_code.h"
 
 namespace headway {
 namespace {
@@ -124,6 +125,10 @@ WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesIt
     cost.flops += pages * 2 * 4 * format.page_slots * format.head_dim;
   }
   return cost;
+}
+
+WorkCost ExpandWeightsCost(int64_t bytes) {
+  return {.name = "expand weights", .bytes = WeightCode(bytes).bytes() + bytes};
 }
 
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes) {

@@ -28,6 +28,8 @@ WorkCost StoreKvCost(const PageFormat& format, std::span<const StoreKvItem> item
                      int64_t activation_bytes);
 WorkCost TurnKeysCost(const PageFormat& format, const TurnKeysItem& item);
 WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesItem> items);
+// A code is read, and what it stands for written.
+WorkCost ExpandWeightsCost(int64_t bytes);
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes);
 // Logits once, compared with the largest.
 WorkCost SampleCost(std::span<const SampleItem> items);

@@ -3,6 +3,8 @@
 #include <array>
 
 #include "base/check.h"
+#include "kernels/cost.h"
+#include "kernels/weight_code.h"
 
 namespace headway {
 namespace {
@@ -19,6 +21,13 @@ void RefuseEviction(Stream& stream) {
 }
 
 }  // namespace
+
+void Kernels::ExpandWeights(Stream& stream, const std::byte* code, int64_t bytes, std::byte* to) {
+  stream.HostWork(ExpandWeightsCost(bytes), [=] {
+    DecodeWeights(WeightCode(bytes), code, to);
+    return OkStatus();
+  });
+}
 
 void Kernels::RopeStoreKv(Stream& stream, const PageFormat& format,
                           std::span<const RopeStoreItem> items) {

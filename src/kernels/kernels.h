@@ -50,6 +50,7 @@ class Kernels : public KernelSizes,
                    const LinearOp& up) override;
   void NormGatedLinear(Stream& stream, const NormedInput& input, const LinearOp& gate,
                        const LinearOp& up) override;
+  void ExpandWeights(Stream& stream, const std::byte* code, int64_t bytes, std::byte* to) override;
   void Convert(Stream& stream, const ConvertItem& item) override;
   void RopeStoreKv(Stream& stream, const PageFormat& format,
                    std::span<const RopeStoreItem> items) override;

@@ -2,6 +2,7 @@
 #ifndef HEADWAY_KERNELS_LINEAR_H_
 #define HEADWAY_KERNELS_LINEAR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -58,6 +59,9 @@ class LinearKernels {
                            const LinearOp& up) = 0;
   virtual void NormGatedLinear(Stream& stream, const NormedInput& input, const LinearOp& gate,
                                const LinearOp& up) = 0;
+  // to [bytes] = the weights of a code (kernels/weight_code.h), both on multiples of 16 bytes.
+  virtual void ExpandWeights(Stream& stream, const std::byte* code, int64_t bytes,
+                             std::byte* to) = 0;
 };
 
 }  // namespace headway

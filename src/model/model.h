@@ -95,6 +95,8 @@ class Model {
   // The matrices of a streamed layer: a copy of the block, wherever it is, is what the steps of the
   // layer take as `block`. Empty for a layer that is not streamed, or is on disk.
   std::span<const std::byte> HostBlock(int layer) const { return weights_->HostBlock(layer); }
+  // Whether HostBlocks are in their lossless form (kernels/weight_code.h).
+  bool HostBlocksAreCode() const { return weights_->HostBlocksAreCode(); }
   // The same block of a layer that is on disk; else null.
   const DiskBlock* BlockOnDisk(int layer) const { return weights_->BlockOnDisk(layer); }
   bool Streams(int layer) const { return weights_->Streams(layer); }

@@ -219,7 +219,11 @@ CacheChoice WithReadAhead(const PlanRequest& request, const CacheChoice& choice)
 
 WeightShares SharesOf(const PlanRequest& request, const Fit& fit) {
   const auto layers = static_cast<double>(request.shape.layers);
-  return {1.0 - fit.weight_layers / layers, fit.disk_layers / layers};
+  const double code = request.layer_code_bytes == 0
+                          ? 1.0
+                          : static_cast<double>(request.layer_code_bytes) /
+                                static_cast<double>(request.layer_weight_bytes);
+  return {1.0 - fit.weight_layers / layers, fit.disk_layers / layers, code};
 }
 
 Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCount],
@@ -228,6 +232,7 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
   Execution run;
   run.weights_streamed = weights.streamed;
   run.weights_on_disk = weights.on_disk;
+  run.weight_code = weights.code;
   run.chunk = choice.chunk;
   run.group_heads = choice.group_heads;
   run.segment_tokens = choice.segment_tokens;

@@ -25,6 +25,7 @@ int64_t WholeSegment(const PlanRequest& request);
 struct WeightShares {
   double streamed = 0.0;
   double on_disk = 0.0;
+  double code = 1.0;  // of a layer's bytes, those in host memory
 };
 WeightShares SharesOf(const PlanRequest& request, const Fit& fit);
 

@@ -44,6 +44,11 @@ struct Execution {
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is not on the device
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory
+  double weight_code = 1.0;       // of the bytes of others that stream, those that cross the bus
+  // Of the bytes of all layers' weights, those that cross the bus.
+  double weights_sent() const {
+    return weights_on_disk + (weights_streamed - weights_on_disk) * weight_code;
+  }
 };
 
 // Steps that read, where there are more, some keys and a summary of all: of a KV head.

@@ -30,8 +30,11 @@ WeightSplit SplitWeights(const PlanRequest& request, int resident, int on_disk) 
   const int64_t layer = request.layer_weight_bytes;
   WeightSplit split;
   split.resident = request.weight_bytes - streamed * layer;
-  split.buffers = std::min<int64_t>(streamed, kWeightBuffers) * layer;
-  split.host = (streamed - on_disk) * layer;
+  const bool coded = request.layer_code_bytes > 0 && streamed > on_disk;
+  const int64_t sent = coded ? request.layer_code_bytes : layer;
+  split.buffers = std::min<int64_t>(streamed, kWeightBuffers) * (on_disk > 0 ? layer : sent);
+  if (coded) split.buffers += layer;  // what is sent is expanded there
+  split.host = (streamed - on_disk) * sent;
   split.bounce = std::min(on_disk, kWeightBuffers) * request.layer_read_bytes;
   split.disk = on_disk * layer;
   return split;

@@ -112,6 +112,7 @@ Result<Plan> MakeSilentPlan(const PlanRequest& request) {
   const WeightShares shares = SharesOf(request, fit);
   plan.weights_streamed = shares.streamed;
   plan.weights_on_disk = shares.on_disk;
+  plan.weight_code = shares.code;
   FillTable(request, fit, &plan);
   const double token_bytes =
       SubjectOf(request, plan.cache).closed_bytes * static_cast<double>(SlabHeads(request));
@@ -161,8 +162,9 @@ StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, con
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
-  Execution run = ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share,
-                               {plan.weights_streamed, plan.weights_on_disk}, lengths);
+  Execution run =
+      ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share,
+                   {plan.weights_streamed, plan.weights_on_disk, plan.weight_code}, lengths);
   run.page_cache_steps = plan.page_cache_steps;
   return run;
 }

@@ -136,6 +136,8 @@ struct PlanRequest {
   int64_t weight_bytes = 0;
   // Of these: the matrices of a layer, which may be in host memory and stream in each step.
   int64_t layer_weight_bytes = 0;
+  int64_t layer_code_bytes =
+      0;  // these as host memory holds them and the bus brings them; 0: alike
   // Layers whose matrices stay on the device; absent: as many as fit it.
   std::optional<int> weight_layers;
   // Of the others, those whose matrices are read from disk in each step; absent: as few as host
@@ -192,6 +194,7 @@ struct Plan {
   int disk_layers = 0;                // of the others, those whose matrices are read from disk
   int64_t disk_weight_bytes = 0;      // theirs: each step reads them
   double weights_streamed = 0.0;      // of all layers, the share that does not stay on the device
+  double weight_code = 1.0;           // of a layer's bytes, those in host memory
   double weights_on_disk = 0.0;       // of all layers
   // The share of what a decode step reads from host memory that the host's cores attend to.
   double host_share = 0.0;

@@ -185,7 +185,7 @@ class Simulation {
   double Queries() const { return tokens_ / static_cast<double>(entries_.size()); }
 
   void Layer(int layer) {
-    const double streamed = run_.weights_streamed;
+    const double streamed = run_.weights_sent();
     // Two buffers of weights: a layer's come while the one before last is done with its own.
     const double buffer = layer >= 2 ? layer_done_[static_cast<size_t>(layer - 2)] : 0.0;
     const double free = std::max(buffer, ReadWeights(layer));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/weight_code.h"
 
 namespace headway {
 
@@ -25,16 +26,22 @@ std::vector<int> DiskLayers(const std::vector<int>& streamed, int count) {
   return layers;
 }
 
-Result<std::unique_ptr<WeightStream>> WeightStream::Create(const Model& model, Device& device,
-                                                           Lanes& lanes, Budget& budget,
-                                                           Budget& host_budget, int buffers) {
-  std::unique_ptr<WeightStream> made(new WeightStream(model, lanes));
-  int64_t largest = 0;
-  for (int layer = 0; layer < model.shape().layers; ++layer) {
-    if (!model.Streams(layer)) continue;
-    made->device_.layers.push_back(layer);
-    if (model.BlockOnDisk(layer) != nullptr) made->bounce_.layers.push_back(layer);
-    largest = std::max(largest, model.BlockBytes(layer));
+Result<std::unique_ptr<WeightStream>> WeightStream::Create(const Parts& parts, int buffers) {
+  std::unique_ptr<WeightStream> made(new WeightStream(parts));
+  if (Status s = made->TakeBuffers(parts, buffers); !s.ok()) return s;
+  return made;
+}
+
+Status WeightStream::TakeBuffers(const Parts& parts, int buffers) {
+  int64_t largest = 0;   // of what is copied
+  int64_t expanded = 0;  // of what is expanded
+  for (int layer = 0; layer < model_.shape().layers; ++layer) {
+    if (!model_.Streams(layer)) continue;
+    device_.layers.push_back(layer);
+    if (model_.BlockOnDisk(layer) != nullptr) bounce_.layers.push_back(layer);
+    const int64_t bytes = model_.BlockBytes(layer);
+    largest = std::max(largest, IsCode(layer) ? WeightCode(bytes).bytes() : bytes);
+    if (IsCode(layer)) expanded = std::max(expanded, bytes);
   }
   const auto fill = [buffers](Ring* ring, const auto& allocate) {
     ring->slots.resize(std::min(ring->layers.size(), static_cast<size_t>(buffers)));
@@ -45,15 +52,19 @@ Result<std::unique_ptr<WeightStream>> WeightStream::Create(const Model& model, D
     }
     return OkStatus();
   };
-  Status status = fill(&made->device_, [&] {
-    return device.Allocate(budget, static_cast<size_t>(largest), "weight buffers");
+  const auto allocate = [&](int64_t bytes) {
+    return parts.device.Allocate(parts.budget, static_cast<size_t>(bytes), "weight buffers");
+  };
+  if (Status s = fill(&device_, [&] { return allocate(largest); }); !s.ok()) return s;
+  if (expanded > 0) {
+    Result<std::unique_ptr<Buffer>> memory = allocate(expanded);
+    if (!memory.ok()) return memory.status();
+    expanded_ = std::move(*memory);
+  }
+  const auto read = static_cast<size_t>(model_.weight_bytes().layer_read);
+  return fill(&bounce_, [&] {
+    return parts.device.AllocateHost(parts.host_budget, read, "weight bounce buffers");
   });
-  if (!status.ok()) return status;
-  const auto read = static_cast<size_t>(model.weight_bytes().layer_read);
-  status = fill(&made->bounce_,
-                [&] { return device.AllocateHost(host_budget, read, "weight bounce buffers"); });
-  if (!status.ok()) return status;
-  return made;
 }
 
 WeightStream::~WeightStream() {
@@ -77,7 +88,11 @@ const std::byte* WeightStream::Acquire(int layer) {
   if (slot == nullptr) slot = Load(layer);
   lanes_.Wait(Lane::kCompute, slot->ready);
   held_ = slot;
-  return slot->memory->data();
+  if (!IsCode(layer)) return slot->memory->data();
+  kernels_.ExpandWeights(lanes_.stream(Lane::kCompute), slot->memory->data(),
+                         model_.BlockBytes(layer), expanded_->data());
+  Release();  // the kernels read what was expanded
+  return expanded_->data();
 }
 
 void WeightStream::Release() {

@@ -8,6 +8,9 @@
 // Layers that the host does not hold either come from disk: a lane of its own reads them
 // into bounce buffers, as many layers of that kind ahead as there are such buffers, and the h2d
 // lane copies their tensors from there. The calling thread waits for neither.
+//
+// Where the host holds layers in their lossless form, that is what is copied, and the compute lane
+// expands it into a buffer of its own before the layer's kernels.
 #ifndef HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_
 #define HEADWAY_ENGINE_STEP_WEIGHT_STREAM_H_
 
@@ -19,6 +22,7 @@
 #include "device/device.h"
 #include "device/lanes.h"
 #include "headway/status.h"
+#include "kernels/kernels.h"
 #include "model/model.h"
 
 namespace headway {
@@ -32,12 +36,18 @@ std::vector<int> DiskLayers(const std::vector<int>& streamed, int count);
 
 class WeightStream {
  public:
-  // For the layers of `model` that stream; `buffers` are taken from `budget`, at most one a layer,
-  // and as many bounce buffers from `host_budget`, at most one a layer that is on disk. Everything
-  // outlives it.
-  static Result<std::unique_ptr<WeightStream>> Create(const Model& model, Device& device,
-                                                      Lanes& lanes, Budget& budget,
-                                                      Budget& host_budget, int buffers);
+  struct Parts {
+    const Model& model;
+    Kernels& kernels;
+    Device& device;
+    Lanes& lanes;
+    Budget& budget;
+    Budget& host_budget;
+  };
+  // For the layers of the model that stream; `buffers` are taken from the budget, at most one a
+  // layer, and as many bounce buffers from that of the host, at most one a layer that is on disk.
+  // Everything outlives it.
+  static Result<std::unique_ptr<WeightStream>> Create(const Parts& parts, int buffers);
   ~WeightStream();
 
   // Where the kernels of `layer`, enqueued on the compute lane next, find its block; null for a
@@ -72,7 +82,13 @@ class WeightStream {
     Slot* Free();
   };
 
-  WeightStream(const Model& model, Lanes& lanes) : model_(model), lanes_(lanes) {}
+  explicit WeightStream(const Parts& parts)
+      : model_(parts.model), kernels_(parts.kernels), lanes_(parts.lanes) {}
+  // Whether what is copied of a layer is its code.
+  bool IsCode(int layer) const {
+    return model_.HostBlocksAreCode() && !model_.HostBlock(layer).empty();
+  }
+  Status TakeBuffers(const Parts& parts, int buffers);
   Slot* Load(int layer);
   // Copies a layer that is on disk from its bounce buffer, on the h2d lane.
   void CopyFromDisk(int layer, std::byte* to);
@@ -80,10 +96,12 @@ class WeightStream {
   void ReadAhead();
 
   const Model& model_;
+  Kernels& kernels_;
   Lanes& lanes_;
-  Ring device_;           // of all layers that stream
-  Ring bounce_;           // of those on disk
-  Slot* held_ = nullptr;  // acquired and not released
+  Ring device_;                       // of all layers that stream
+  Ring bounce_;                       // of those on disk
+  Slot* held_ = nullptr;              // acquired and not released
+  std::unique_ptr<Buffer> expanded_;  // null where no layer is copied as its code
 };
 
 }  // namespace headway

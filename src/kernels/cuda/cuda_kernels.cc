@@ -243,6 +243,11 @@ class CudaKernels final : public cuda::EvictionKernels {
     call.Check(cuda::TurnKeys(call.native(), format, item), "turning keys");
   }
 
+  void ExpandWeights(Stream& stream, const std::byte* code, int64_t bytes, std::byte* to) override {
+    Call call(stream, ExpandWeightsCost(bytes));
+    call.Check(cuda::ExpandWeights(call.native(), code, bytes, to), "expanding weights");
+  }
+
   void EncodePages(Stream& stream, const PageFormat& format,
                    std::span<const EncodePagesItem> items) override {
     Call call(stream, EncodePagesCost(format, items));

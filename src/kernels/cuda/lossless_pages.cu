@@ -10,6 +10,7 @@
 #include "kernels/cuda/lossless_unpack.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/lossless_math.h"
+#include "kernels/weight_code.h"
 
 namespace headway::cuda {
 namespace {
@@ -149,9 +150,13 @@ struct Decoding {
   void* v;
 };
 
-// A block takes the rows that are asked for of K, or of V where blockIdx.z says so, of a page.
+// A block takes the rows that are asked for of K, or of V where blockIdx.z says so, of a page. The
+// next kernel starts early unless they are weights, which a kernel may read before it waits for
+// those in front of it.
+template <bool kWeights>
 __global__ void __launch_bounds__(kThreads) Decode(const __grid_constant__ Decoding work) {
-  FollowPrevious();
+  if constexpr (!kWeights) LetNextStart();
+  WaitForPrevious();
   const PageRun& run = work.run;
   const int slots = work.page_slots;
   const int dim = work.head_dim;
@@ -191,8 +196,11 @@ cudaError_t LaunchEncodeLossless(cudaStream_t stream, const EncodeBatch& batch, 
   return LaunchKernel(Encode, blocks, kThreads, 0, stream, batch);
 }
 
-cudaError_t DecodeLossless(cudaStream_t stream, const PageFormat& format,
-                           const DecodePagesItem& item) {
+namespace {
+
+template <bool kWeights>
+cudaError_t LaunchDecode(cudaStream_t stream, const PageFormat& format,
+                         const DecodePagesItem& item) {
   const int64_t first = (item.from.first_slot + item.begin) / format.page_slots;
   const int64_t end = CeilDiv(item.from.first_slot + item.begin + item.count, format.page_slots);
   const Decoding work = {
@@ -207,8 +215,30 @@ cudaError_t DecodeLossless(cudaStream_t stream, const PageFormat& format,
       .k = item.k,
       .v = item.v};
   return LaunchKernel(
-      Decode, dim3(static_cast<unsigned>(end - first), static_cast<unsigned>(item.heads), 2),
-      kThreads, 0, stream, work);
+      Decode<kWeights>,
+      dim3(static_cast<unsigned>(end - first), static_cast<unsigned>(item.heads), 2), kThreads, 0,
+      stream, work);
+}
+
+}  // namespace
+
+cudaError_t DecodeLossless(cudaStream_t stream, const PageFormat& format,
+                           const DecodePagesItem& item) {
+  return LaunchDecode<false>(stream, format, item);
+}
+
+cudaError_t ExpandWeights(cudaStream_t stream, const std::byte* code, int64_t bytes,
+                          std::byte* to) {
+  const WeightCode layout(bytes);
+  if (layout.pages() > 0) {
+    const PageRun run = layout.Pages(code);
+    const cudaError_t error =
+        LaunchDecode<true>(stream, kWeightPage, {run, 1, 0, run.count, to, to + layout.ValuesAt()});
+    if (error != cudaSuccess) return error;
+  }
+  if (layout.tail() == 0) return cudaSuccess;
+  return cudaMemcpyAsync(to + layout.BlockTailAt(), code + layout.TailAt(),
+                         static_cast<size_t>(layout.tail()), cudaMemcpyDeviceToDevice, stream);
 }
 
 }  // namespace headway::cuda

@@ -1,5 +1,6 @@
 // Encoding closed pages as lossless ones, and decoding these for kernels that know the dtype alone:
-// the bytes of kernels/lossless_codec.h. EncodePages and DecodePages of page_codec.h call this.
+// the bytes of kernels/lossless_codec.h. EncodePages and DecodePages of page_codec.h call this,
+// whose ExpandWeights is here, too.
 #ifndef HEADWAY_KERNELS_CUDA_LOSSLESS_PAGES_H_
 #define HEADWAY_KERNELS_CUDA_LOSSLESS_PAGES_H_
 

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -28,6 +29,9 @@ struct DecodePagesItem {
 };
 // head_dim is a multiple of 8.
 cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format, const DecodePagesItem& item);
+
+// Enqueues LinearKernels::ExpandWeights.
+cudaError_t ExpandWeights(cudaStream_t stream, const std::byte* code, int64_t bytes, std::byte* to);
 
 }  // namespace headway::cuda
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "kernels/cuda/attention_on_gpu_testing.h"
 #include "kernels/cuda/page_codec_testing.h"
 #include "kernels/page_codec.h"
+#include "kernels/weight_code.h"
 
 namespace headway::cuda {
 namespace {
@@ -179,6 +181,31 @@ TEST_P(PageCodecTest, DecodesRows) {
         ASSERT_TRUE(std::isnan(LoadAsFloat(got_v.data(), behind, format.dtype)));
       }
     }
+  }
+}
+
+TEST(WeightCodeTest, ExpandsToTheBitsThatWereEncoded) {
+  Random random(53);
+  for (const int64_t bytes : {512, 32768, 32784, 98304, 1000000}) {
+    std::vector<std::byte> block(static_cast<size_t>(bytes));
+    for (int64_t i = 0; i < bytes / 2; ++i) {
+      const float size = random.Below(2000) == 0 ? 1e-30f : 0.02f;  // some escape
+      StoreFloat(block.data(), i, DType::kBF16, size * random.Normal());
+    }
+    const WeightCode layout(bytes);
+    std::vector<std::byte> code(static_cast<size_t>(layout.bytes()));
+    for (int64_t page = 0; page < layout.pages(); ++page) {
+      ASSERT_TRUE(EncodeWeightPage(layout, block.data(), page, code.data()));
+    }
+    CopyWeightTail(layout, block.data(), code.data());
+    const Bytes from(code);
+    const Bytes to(std::vector<std::byte>(block.size() + 16, std::byte{0xFF}));
+    ASSERT_EQ(ExpandWeights(nullptr, from.at(), bytes, to.at()), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    const std::vector<std::byte> got = to.Read(block.size() + 16);
+    ASSERT_TRUE(std::equal(block.begin(), block.end(), got.begin())) << bytes;
+    ASSERT_EQ(got.back(), std::byte{0xFF});
+    ASSERT_EQ(got[block.size()], std::byte{0xFF});
   }
 }
 

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "kernels/weight_code.h"
 #include "model/weights/chunks.h"
 #include "model/weights/finite.h"
 
@@ -199,28 +200,72 @@ Status ModelWeights::LoadVectors(std::span<const SourceTensor> tensors) {
   return OkStatus();
 }
 
-Status ModelWeights::MoveToHost(Device& device, const WeightPlacement& to, int layer) {
-  std::unique_ptr<Buffer>& block = host_blocks_[static_cast<size_t>(layer)];
-  if (block != nullptr) return OkStatus();
-  Result<std::unique_ptr<Buffer>> memory =
-      device.AllocateHost(*to.host_budget, static_cast<size_t>(BlockBytes(layer)), "weights");
-  if (!memory.ok()) return memory.status();
-  std::byte* next = (*memory)->data();
-  for (WeightPart& part : table_.parts()) {
+void ModelWeights::CopyBlock(ThreadPool* pool, int layer, std::byte* to) const {
+  for (const WeightPart& part : parts()) {
     if (!part.InLayerBlock() || part.layer != layer) continue;
-    std::byte* copied = next;
+    std::byte* copied = to;
     for (const std::span<const std::byte> piece : PiecesOf(part)) {
-      ForEachChunk(to.pool, std::ssize(piece), kScanChunk, [&](int64_t begin, int64_t end) {
+      ForEachChunk(pool, std::ssize(piece), kScanChunk, [&](int64_t begin, int64_t end) {
         std::memcpy(copied + begin, piece.data() + begin, static_cast<size_t>(end - begin));
       });
       copied += piece.size();
     }
+    to += RoundUp(part.bytes(), kWeightAlignment);
+  }
+}
+
+void ModelWeights::LeaveBlock(int layer) {
+  for (WeightPart& part : table_.parts()) {
+    if (part.InLayerBlock() && part.layer == layer && !part.mapped) part.on_host = nullptr;
+  }
+  Disown(layer);
+}
+
+Status ModelWeights::MoveToHost(Device& device, const WeightPlacement& to, int layer) {
+  std::unique_ptr<Buffer>& block = host_blocks_[static_cast<size_t>(layer)];
+  if (block != nullptr) return OkStatus();
+  if (to.lossless) return EncodeToHost(device, to, layer);
+  Result<std::unique_ptr<Buffer>> memory =
+      device.AllocateHost(*to.host_budget, static_cast<size_t>(BlockBytes(layer)), "weights");
+  if (!memory.ok()) return memory.status();
+  CopyBlock(to.pool, layer, (*memory)->data());
+  std::byte* next = (*memory)->data();
+  for (WeightPart& part : table_.parts()) {
+    if (!part.InLayerBlock() || part.layer != layer) continue;
     table_.Point(part, next);
     part.on_host = next;
     next += RoundUp(part.bytes(), kWeightAlignment);
   }
   block = std::move(*memory);
   Disown(layer);
+  return OkStatus();
+}
+
+Status ModelWeights::EncodeToHost(Device& device, const WeightPlacement& to, int layer) {
+  constexpr int64_t kPages = 32;  // that a thread encodes at once
+  const WeightCode layout(BlockBytes(layer));
+  Result<std::unique_ptr<Buffer>> memory =
+      device.AllocateHost(*to.host_budget, static_cast<size_t>(layout.bytes()), "weights");
+  if (!memory.ok()) return memory.status();
+  Result<std::byte*> block = Own(BlockBytes(layer), layer);
+  if (!block.ok()) return block.status();
+  CopyBlock(to.pool, layer, *block);
+  std::byte* const code = (*memory)->data();
+  std::atomic<bool> fits = true;
+  ForEachChunk(to.pool, layout.pages(), kPages, [&](int64_t begin, int64_t end) {
+    for (int64_t page = begin; page < end; ++page) {
+      if (!EncodeWeightPage(layout, *block, page, code)) fits = false;
+    }
+  });
+  if (!fits) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("the weights of layer {} do not fit their lossless form: too many "
+                              "exponents are far below their neighbours'",
+                              layer));
+  }
+  CopyWeightTail(layout, *block, code);
+  host_blocks_[static_cast<size_t>(layer)] = std::move(*memory);
+  LeaveBlock(layer);
   return OkStatus();
 }
 
@@ -293,16 +338,14 @@ Status ModelWeights::MoveToDisk(const WeightPlacement& to, int layer) {
     at += RoundUp(part.bytes(), kWeightAlignment);
   }
   block = std::make_unique<DiskBlock>(std::move(tensors));
-  for (WeightPart& part : table_.parts()) {
-    if (part.InLayerBlock() && part.layer == layer && !part.mapped) part.on_host = nullptr;
-  }
-  Disown(layer);
+  LeaveBlock(layer);
   return OkStatus();
 }
 
 Status ModelWeights::MoveTo(Device& device, const WeightPlacement& to) {
   host_blocks_.resize(table_.layers());
   disk_blocks_.resize(table_.layers());
+  host_code_ = to.lossless;
   for (const int layer : to.streamed) {
     const bool disk = std::find(to.on_disk.begin(), to.on_disk.end(), layer) != to.on_disk.end();
     if (Status s = disk ? MoveToDisk(to, layer) : MoveToHost(device, to, layer); !s.ok()) return s;

@@ -32,6 +32,7 @@ namespace headway {
 struct WeightPlacement {
   Budget* device_budget = nullptr;     // null: what is not in `streamed` stays where it is
   Budget* host_budget = nullptr;       // for the layers in `streamed`
+  bool lossless = false;               // these in their lossless form, which takes bf16
   std::span<const int> streamed = {};  // layers whose matrices go to host memory
   // Of these, those whose matrices stay on disk: in the model's files; random ones go to a
   // temporary file in `directory`, reserved from `disk_budget`.
@@ -75,6 +76,7 @@ class ModelWeights {
   bool on_device() const { return on_device_ != nullptr; }
   int64_t device_bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
   std::span<const std::byte> HostBlock(int layer) const;
+  bool HostBlocksAreCode() const { return host_code_; }
   const DiskBlock* BlockOnDisk(int layer) const;
   bool Streams(int layer) const {
     return !HostBlock(layer).empty() || BlockOnDisk(layer) != nullptr;
@@ -102,7 +104,12 @@ class ModelWeights {
   // Memory for weights on the host; `layer`: that Disown gives back.
   Result<std::byte*> Own(int64_t bytes, int layer);
   void Disown(int layer);
+  // Copies the matrices of a layer as its block has them.
+  void CopyBlock(ThreadPool* pool, int layer, std::byte* to) const;
   Status MoveToHost(Device& device, const WeightPlacement& to, int layer);
+  Status EncodeToHost(Device& device, const WeightPlacement& to, int layer);
+  // The matrices of a layer are read by blocks alone from now on, or from the files.
+  void LeaveBlock(int layer);
   Status MoveToDisk(const WeightPlacement& to, int layer);
   Status MoveToDevice(Device& device, Budget& budget);
   void GiveBackCopies(const std::function<bool(const WeightPart&)>& stays);
@@ -125,6 +132,7 @@ class ModelWeights {
   std::vector<Owned> owned_;
   std::unique_ptr<Buffer> on_device_;
   std::vector<std::unique_ptr<Buffer>> host_blocks_;  // [layers], null where it is not there
+  bool host_code_ = false;                            // what they hold
   // Of layers on disk; the files by their number in the source, or the temporary one.
   std::map<size_t, std::unique_ptr<WeightFile>> weight_files_;
   std::vector<Reservation> on_disk_;                     // of the temporary file

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "kernels/weight_code.h"
 #include "model/weights/disk_block.h"
 
 namespace headway {
@@ -153,6 +154,7 @@ int64_t WeightTable::BlockBytes(int layer) const {
 WeightBytes WeightTable::Count() const {
   WeightBytes bytes;
   std::vector<int64_t> layers(lists_.size() - 1), pieces(lists_.size() - 1);
+  bool encodes = true;
   for (const WeightPart& part : parts_) {
     if (!part.is_matrix()) {
       bytes.vectors += RoundUp(part.bytes(), kWeightAlignment);
@@ -163,11 +165,13 @@ WeightBytes WeightTable::Count() const {
     if (!part.InLayerBlock()) continue;
     layers[static_cast<size_t>(part.layer)] += RoundUp(part.bytes(), kWeightAlignment);
     pieces[static_cast<size_t>(part.layer)] += std::ssize(part.slice.rows);
+    encodes = encodes && part.dtype() == kWeightPage.dtype;
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     bytes.layer = std::max(bytes.layer, layers[i]);
     bytes.layer_read = std::max(bytes.layer_read, DiskBlock::MostReadBytes(layers[i], pieces[i]));
   }
+  if (encodes) bytes.layer_code = WeightCode(bytes.layer).bytes();
   return bytes;
 }
 

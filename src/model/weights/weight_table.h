@@ -31,6 +31,7 @@ struct WeightBytes {
   int64_t row_tables = 0;  // of the matrices: those of which a step reads a row a token
   int64_t layer = 0;       // of the matrices: those of the largest layer, side by side
   int64_t layer_read = 0;  // host memory that these take on their way from disk
+  int64_t layer_code = 0;  // these in their lossless form; 0: not all of any layer's are bf16
   int64_t total() const { return matrices + vectors; }
 };
 
