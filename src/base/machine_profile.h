@@ -70,6 +70,9 @@ struct MachineProfile {
 
   double disk_read = 0.0;  // bytes a second; 0: no disk, or not measured
   double disk_write = 0.0;
+  // Bytes a second of small reads from anywhere, as many at a time as lists ask for, by the bytes
+  // of one; nothing: not measured, and as fast as disk_read.
+  Curve disk_pieces;
 };
 
 }  // namespace headway

@@ -90,7 +90,7 @@ Result<MachinePeaks> MeasureAccelerator(Env& env, const PeakOptions& options) {
 Result<MachinePeaks> MeasurePeaks(Env& env, const PeakOptions& options) {
   const Target& target = options.target;
   ThreadPool pool(target.pool_threads());
-  Result<DiskRates> disk = MeasureDisk(env, pool, options.disk_directory, options.disk_bytes);
+  Result<DiskRates> disk = MeasureDisk(env, pool, {options.disk_directory, options.disk_bytes, {}});
   if (!disk.ok()) return disk.status();
   Result<std::unique_ptr<Backend>> backend = NewBackend(target.device, target.isa_name());
   if (!backend.ok()) return backend.status();

@@ -144,6 +144,20 @@ class Measuring {
         bus ? attention.copied_per_second : machine_.host_to_device.Peak();
   }
 
+  // Its errors are not the probe's.
+  Status Disk(Env& env, ThreadPool& pool, const std::string& directory) {
+    const std::vector<int64_t> pieces = {4 * kKiB, 16 * kKiB, 64 * kKiB, 256 * kKiB};
+    const Result<DiskRates> rates =
+        MeasureDisk(env, pool, {directory, std::numeric_limits<int64_t>::max(), pieces});
+    if (!rates.ok()) return rates.status();
+    machine_.disk_read = rates->read;
+    machine_.disk_write = rates->write;
+    for (size_t i = 0; i < rates->pieces.size(); ++i) {
+      Add(&machine_.disk_pieces, static_cast<double>(pieces[i]), rates->pieces[i]);
+    }
+    return OkStatus();
+  }
+
  private:
   double Take(const Result<double>& seconds) {
     if (!seconds.ok() && status_.ok()) status_ = seconds.status();
@@ -211,13 +225,9 @@ Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options) {
   measuring.Selection();
   if (!measuring.status().ok()) return measuring.status();
   if (!quick) {
-    const Result<DiskRates> rates =
-        MeasureDisk(env, pool, options.disk_directory, std::numeric_limits<int64_t>::max());
-    if (!rates.ok()) {
-      Log(LogLevel::kWarning, "the disk was not measured: " + rates.status().message());
-    } else {
-      machine.disk_read = rates->read;
-      machine.disk_write = rates->write;
+    const Status disk = measuring.Disk(env, pool, options.disk_directory);
+    if (!disk.ok()) {
+      Log(LogLevel::kWarning, "the disk was not measured: " + disk.message());
     }
   }
   for (const ProfileFigure& figure : DescribeProfile(machine)) {

@@ -90,6 +90,8 @@ const Field kFields[] = {
      &MachineProfile::disk_read, nullptr, Size::kNone, /*optional=*/true},
     {"disk_write_bytes_per_second", "disk write", Unit::kBytesPerSecond, kSlowest, kFastest,
      &MachineProfile::disk_write, nullptr, Size::kNone, /*optional=*/true},
+    {"disk_random_read_bytes_per_second", "disk read, by pieces", Unit::kBytesPerSecond, 1e4,
+     kFastest, nullptr, &MachineProfile::disk_pieces, Size::kBytes, /*optional=*/true},
 };
 
 Status Bad(const std::string& where, const std::string& what) {

@@ -58,6 +58,7 @@ TEST(ProfileJson, WritesWhatItReads) {
     EXPECT_EQ(again->gemm.points, machine.gemm.points);
     EXPECT_EQ(again->selection.points, machine.selection.points);
     EXPECT_EQ(again->second_look.points, machine.second_look.points);
+    EXPECT_EQ(again->disk_pieces.points, machine.disk_pieces.points);
     EXPECT_EQ(again->read_in_place, machine.read_in_place);
     EXPECT_EQ(again->prompt_scores, machine.prompt_scores);
     EXPECT_EQ(again->listed_attention, machine.listed_attention);

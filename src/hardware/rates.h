@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/env.h"
 #include "base/thread_pool.h"
@@ -28,11 +29,18 @@ Result<double> MeasureRead(Env& env, ThreadPool& pool);
 
 struct DiskRates {
   double read = 0.0, write = 0.0;  // bytes a second
+  std::vector<double> pieces;      // seconds of one, of each of DiskMeasure::pieces
 };
-// As the disk tier reads and writes: large pieces, many in flight, from all threads, in a temporary
-// file of `bytes` in that directory, 512 MiB at most. Both 0 where that is too little.
-Result<DiskRates> MeasureDisk(Env& env, ThreadPool& pool, const std::string& directory,
-                              int64_t bytes);
+struct DiskMeasure {
+  std::string directory;  // of a temporary file
+  int64_t bytes = 0;      // of that, 512 MiB at most
+  // Sizes of small reads, ascending; the file has room for 32 of each.
+  std::vector<int64_t> pieces;
+};
+// As the disk tier reads and writes: large pieces, many in flight, from all threads; and as lists
+// read single pages: small pieces from anywhere in the file, 32 at a time. Nothing where the file
+// is too short for that.
+Result<DiskRates> MeasureDisk(Env& env, ThreadPool& pool, const DiskMeasure& measure);
 
 }  // namespace headway::hardware
 

@@ -144,6 +144,7 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     asker.WithMachine("a disk twice as fast", [](MachineProfile& m) {
       m.disk_read *= 2.0;
       m.disk_write *= 2.0;
+      m.disk_pieces = Faster(m.disk_pieces, 2.0);
     });
   }
   asker.WithMachine("device memory twice as fast", [](MachineProfile& m) {

@@ -109,6 +109,14 @@ double ListedPageBytes(const Subject& subject, const Execution& run, double keys
   return read * selection.page_keys * subject.shape.kv_heads * HeadBytes(subject);
 }
 
+double ListedPageSeconds(const MachineProfile& machine, const Subject& subject,
+                         const Execution& run, const ListedOnDisk& of) {
+  const double bytes = ListedPageBytes(subject, run, of.keys, of.listed);
+  const double piece = subject.selection.page_keys * HeadBytes(subject) / 2.0;
+  return bytes /
+         (machine.disk_pieces.empty() ? machine.disk_read : machine.disk_pieces.Rate(piece));
+}
+
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
                            double tokens) {
   const KeySelection& selection = subject.selection;

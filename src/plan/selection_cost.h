@@ -56,6 +56,14 @@ double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double s
 double ListedPageBytes(const Subject& subject, const Execution& run, double keys,
                        const KeysAway& listed);
 
+// How long reading these takes: a head's keys of a page by themselves, and so its values.
+struct ListedOnDisk {
+  double keys = 0.0;
+  KeysAway listed;
+};
+double ListedPageSeconds(const MachineProfile& machine, const Subject& subject,
+                         const Execution& run, const ListedOnDisk& of);
+
 // In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
                            double tokens);

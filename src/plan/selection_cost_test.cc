@@ -267,6 +267,31 @@ TEST(SelectionCost, ListedPagesComeFromDisk) {
   EXPECT_EQ(step().busy[bus], 0.0);
 }
 
+// Keys of a page are 20,000 bytes, and so are its values. A profile without the rate of such reads
+// has that of long ones.
+TEST(SelectionCost, PagesFromDiskComeAtTheRateOfSmallReads) {
+  Subject subject = Choosing();
+  subject.selection.page_keys = 100.0;
+  MachineProfile machine = Simple();
+  Execution run;
+  run.split = {.resident = 0.0, .disk = 1.0};
+  const ListedOnDisk listed = {1e6, {0.0, 1000.0}};
+  const double bytes = ListedPageBytes(subject, run, listed.keys, listed.listed);
+  EXPECT_NEAR(ListedPageSeconds(machine, subject, run, listed), bytes / 1e9, 1e-12);
+  machine.disk_pieces = {{{10e3, 5e7}, {30e3, 1e8}}};
+  const double piece = 2e-4 + 0.5 * (3e-4 - 2e-4);
+  EXPECT_NEAR(ListedPageSeconds(machine, subject, run, listed), bytes / 20e3 * piece, 1e-12);
+  const SequenceStep token{1'000'000, 1}, chunk{1'000'000, 128};
+  const auto reads = [&](const SequenceStep& entry) {
+    return PredictStep(machine, subject, run, {&entry, 1}, LogitsWanted::kNo)
+        .busy[static_cast<size_t>(CostLane::kDisk)];
+  };
+  EXPECT_NEAR(reads(token), bytes / 20e3 * piece, 1e-9);
+  const double whole = reads(chunk);  // long reads
+  machine.disk_pieces = {};
+  EXPECT_EQ(reads(chunk), whole);
+}
+
 // To choose by keys, and in prompts, slabs on disk are read whole.
 TEST(SelectionCost, WhatIsNotListedOnDiskIsReadWhole) {
   Subject subject = Choosing();

@@ -322,7 +322,7 @@ class Simulation {
   // Reads the pages that lists have on disk; when the last one is there.
   double ReadListedPages(double keys, const KeysAway& listed) {
     if (listed.always + listed.chosen <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
-    const double seconds = ListedPageBytes(subject_, run_, keys, listed) / machine_.disk_read;
+    const double seconds = ListedPageSeconds(machine_, subject_, run_, {keys, listed});
     disk_ = std::max(disk_, gpu_ + machine_.sync_seconds) + seconds;
     Busy(CostLane::kDisk) += seconds;
     return disk_;

@@ -83,6 +83,7 @@ inline MachineProfile RandomMachine(Random& random) {
   m.host_attention = between(0.3, 1.0);
   m.disk_read = between(1e8, 2e10);
   m.disk_write = between(1e8, 2e10);
+  m.disk_pieces = {{{4096.0, 0.1 * m.disk_read}, {262144.0, 0.8 * m.disk_read}}};
   return m;
 }
 
