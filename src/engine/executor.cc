@@ -136,16 +136,17 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
 Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
                          const kv::UpProgress& progress) {
   const kv::SelectionPolicy& policy = limits().selection;
-  if (!policy.selects() && !limits().salience.chooses()) return OkStatus();
+  const bool salient = limits().salience.chooses();
+  if (!policy.selects() && !salient) return OkStatus();
+  // Prompts read what stays on disk whole, at its own distance.
   Status status = context_.store.BringUp(
-      sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{}, progress);
-  // What stays on disk is read whole, at its own distance.
+      sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{},
+      salient || policy.reaches() ? kv::WithoutRoom::kFails : kv::WithoutRoom::kStays, progress);
   if (status.code() != StatusCode::kOutOfBudget) return status;
-  if (limits().salience.chooses()) {
+  if (salient) {
     return status.Within(
         {}, {"; salient tokens are chosen in memory: give more ", Option::kHostMemory});
   }
-  if (!policy.reaches()) return OkStatus();
   return status.Within({}, {"; beyond the window that the model was trained for the cache stays in "
                             "memory: give more ",
                             Option::kHostMemory});

@@ -111,7 +111,8 @@ Status Generator::BringUp(int slot, const RopeFrequencies& rope, const Hooks& ho
     return hooks.cancel == nullptr || !hooks.cancel->load(std::memory_order_relaxed);
   };
   const Slot& held = slots_[static_cast<size_t>(slot)];
-  if (held.kept()) return kept_store_->BringUp(*held.sequence, {}, progress);
+  if (held.kept())
+    return kept_store_->BringUp(*held.sequence, {}, kv::WithoutRoom::kFails, progress);
   return executor_.BringUp(*held.sequence, rope, progress);
 }
 

@@ -85,8 +85,19 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   if (config.host || config.host_share > 0.0 || config.salient_on_host) {
     if (Status s = h->MakeHost(blueprint->layout); !s.ok()) return s;
   }
-  if (Status s = assembly.Build(blueprint->layout, nullptr); !s.ok()) return s;
+  Result<std::unique_ptr<kv::SlabFile>> session = h->OpenSession(blueprint->layout.store);
+  if (!session.ok()) return session.status();
+  if (Status s = assembly.Build(blueprint->layout, std::move(*session)); !s.ok()) return s;
   return h;
+}
+
+Result<std::unique_ptr<kv::SlabFile>> StepHarness::OpenSession(const kv::StoreOptions& options) {
+  if (config_.session.empty()) return std::unique_ptr<kv::SlabFile>();
+  Result<std::unique_ptr<kv::SessionClaim>> claim =
+      kv::SessionClaim::Take(assembly_.env, config_.session);
+  if (!claim.ok()) return claim.status();
+  if ((*claim)->exists()) return kv::SlabFile::OpenSession(std::move(*claim), options.disk_budget);
+  return kv::SlabFile::CreateSession(std::move(*claim), options.format, options.disk_budget);
 }
 
 Status StepHarness::PlaceWeights(Model& model, const Backend& backend,

@@ -62,6 +62,7 @@ struct HarnessConfig {
   Delays* delays = nullptr;
   bool apart = false;  // the host is not to read the device's memory: it has an ApartDevice
   LaneWaitFilter wait_filter;
+  std::string session;  // the file of one, made anew unless it is there; empty: none
   // Of the ranks of which this one is with its shard of a model; null: the model is whole.
   Communicator* communicator = nullptr;
   // Makes other kernels of them.
@@ -123,6 +124,8 @@ class StepHarness {
   // Sets those of the layout's store, too.
   void MakeBudgets(Layout* layout);
   Status MakeHost(const Layout& layout);
+  // Null where there is to be none.
+  Result<std::unique_ptr<kv::SlabFile>> OpenSession(const kv::StoreOptions& options);
   static Result<std::vector<LogitRows>> Step(Executor& executor, std::span<const StepInput> inputs);
 
   HarnessConfig config_;

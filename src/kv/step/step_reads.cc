@@ -43,6 +43,33 @@ Status StepReads::End() {
   return status;
 }
 
+Status StepReads::SummarizeOnDisk(std::span<const SlabId> slabs) {
+  HEADWAY_CHECK(places_.empty());
+  announced_.clear();
+  for (const SlabId id : slabs) {
+    const Slab& slab = (*cache_.slabs)[id];
+    if (LacksSummaries(slab)) announced_.push_back(ReadItem{id, slab.segment, slab.pages, 0});
+  }
+  reader_->Announce(announced_);
+  Status status;
+  for (const ReadItem& item : announced_) {
+    const Result<SlabView> view = reader_->Next();
+    status = view.status();
+    if (!status.ok()) break;
+    const SummarizeItem summaries =
+        SummaryOf(cache_.format, (*cache_.slabs)[item.slab], view->keys.pages, 0);
+    cache_.options.kernels->Summarize(*cache_.compute, cache_.format.page, cache_.format.summary,
+                                      {&summaries, 1});
+    reader_->Finish(*view);
+  }
+  promoted_.clear();
+  const Status read = reader_->End(&promoted_);
+  if (status.ok()) status = read;
+  if (!status.ok()) return status;
+  for (const ReadItem& item : announced_) (*cache_.slabs)[item.slab].summarised = item.pages;
+  return OkStatus();
+}
+
 Result<StepReads::Found> StepReads::FindSlab(const SlabRead& read) const {
   if (read.entry < 0 || read.entry >= static_cast<int>(places_.size()) || read.layer < 0 ||
       read.layer >= cache_.format.layers || read.group < 0 ||

@@ -86,6 +86,11 @@ class StepReads {
   // between steps.
   Status LaneStatus() const;
 
+  // --- Between steps: makes the summaries that pages of slabs on disk do not have yet. Slabs are
+  // read once, whole, through the staging buffers, and stay where they are, but for those that the
+  // placement brings up as they are read. After an error none has any more than before.
+  Status SummarizeOnDisk(std::span<const SlabId> slabs);
+
   // --- For Step: a step of the sequences at these places begins, or ends in whatever way. What was
   // announced and not asked for is dropped; the error is that of a slab that was handed out.
   void Begin(std::vector<int> places);

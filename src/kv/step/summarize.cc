@@ -25,6 +25,10 @@ void SummarizePages(Cache& cache, Slab& slab, int first, int last, RopeTable rot
 
 }  // namespace
 
+bool LacksSummaries(const Slab& slab) {
+  return slab.summary != nullptr && slab.summarised < slab.pages;
+}
+
 SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageRun& keys,
                         int first) {
   const int64_t block = first * format.page_blocks();
@@ -53,7 +57,7 @@ void SummarizeSegment(Cache& cache, std::span<const SlabId> slabs, int64_t posit
   int first = cache.format.segment_pages, end = 0;  // of the pages that lack theirs
   for (const SlabId id : slabs) {
     const Slab& slab = (*cache.slabs)[id];
-    if (slab.summary == nullptr || slab.summarised >= slab.pages) continue;
+    if (!LacksSummaries(slab)) continue;
     first = std::min(first, slab.summarised);
     end = std::max(end, slab.pages);
   }

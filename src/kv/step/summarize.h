@@ -19,6 +19,9 @@ namespace headway::kv {
 SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageRun& keys,
                         int first);
 
+// Whether closed pages of a slab that has a frame for their summaries do not have them yet.
+bool LacksSummaries(const Slab& slab);
+
 // Makes the summaries that pages of slabs in memory do not have yet: those of a session, once they
 // came up from disk. The slabs are of one segment, whose first slot has this position.
 void SummarizeSegment(Cache& cache, std::span<const SlabId> slabs, int64_t position,

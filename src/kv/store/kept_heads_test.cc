@@ -206,7 +206,8 @@ class KeptHeadsTest : public testing::Test {
   static SequenceId Restored(Store& store) {
     const Result<SequenceId> id = store.Restore();
     EXPECT_TRUE(id.ok()) << id.status().message();
-    const Status up = store.BringUp(*id, {}, [](int64_t, int64_t) { return true; });
+    const Status up =
+        store.BringUp(*id, {}, WithoutRoom::kFails, [](int64_t, int64_t) { return true; });
     EXPECT_TRUE(up.ok()) << up.message();
     return *id;
   }

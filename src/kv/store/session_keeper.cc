@@ -238,7 +238,8 @@ Status SessionKeeper::BringUpSegment(std::span<const SlabId> slabs, int64_t posi
   return status.ok() ? read : status;
 }
 
-Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles, const UpProgress& progress) {
+Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles, WithoutRoom rest,
+                              const UpProgress& progress) {
   const Sequence* sequence = sequences_.Find(id);
   if (sequence == nullptr) {
     return Status(StatusCode::kNotFound, "KV store: there is no sequence " + std::to_string(id));
@@ -256,6 +257,7 @@ Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles, const UpP
                                                [](const auto& slabs) { return !slabs.empty(); });
   // The newest first: the device is for keys that every step reads.
   Status status;
+  bool room = true;
   int64_t done = 0;
   for (size_t i = segments.size(); status.ok() && i-- > 0;) {
     if (segments[i].empty()) continue;
@@ -263,7 +265,14 @@ Status SessionKeeper::BringUp(SequenceId id, const SlotAngles& angles, const UpP
       status = Status(StatusCode::kCancelled, "cancelled");
       break;
     }
-    status = BringUpSegment(segments[i], static_cast<int64_t>(i) * tokens, angles);
+    if (room) {
+      status = BringUpSegment(segments[i], static_cast<int64_t>(i) * tokens, angles);
+      room = status.code() != StatusCode::kOutOfBudget;
+    }
+    if (!room && rest == WithoutRoom::kStays) {
+      const bool lists = cache_.listed_pages != nullptr;
+      status = lists ? reads_.SummarizeOnDisk(segments[i]) : OkStatus();
+    }
     done += tokens;
   }
   if (!status.ok()) return status;

@@ -9,19 +9,22 @@
 #include "kv/session/manifest.h"
 #include "kv/step/cache.h"
 #include "kv/step/sequences.h"
-#include "kv/store/up_progress.h"
+#include "kv/step/step_reads.h"
+#include "kv/store/bring_up.h"
 
 namespace headway::kv {
 
 class SessionKeeper {
  public:
-  // Both outlive it.
-  SessionKeeper(Cache* cache, Sequences* sequences) : cache_(*cache), sequences_(*sequences) {}
+  // All outlive it.
+  SessionKeeper(Cache* cache, Sequences* sequences, StepReads* reads)
+      : cache_(*cache), sequences_(*sequences), reads_(*reads) {}
 
   // As Store's functions of these names, between steps.
   Status Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta);
   Result<SequenceId> Restore();
-  Status BringUp(SequenceId id, const SlotAngles& angles, const UpProgress& progress);
+  Status BringUp(SequenceId id, const SlotAngles& angles, WithoutRoom rest,
+                 const UpProgress& progress);
 
  private:
   // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
@@ -43,6 +46,7 @@ class SessionKeeper {
 
   Cache& cache_;
   Sequences& sequences_;
+  StepReads& reads_;
   bool restored_ = false;  // or saved anew: the file's slots have an owner
 };
 

@@ -16,7 +16,7 @@ struct Store::Impl {
         reads(cache.get(), &sequences),
         step(cache.get(), &sequences, &reads),
         kept(cache.get(), &sequences),
-        session(cache.get(), &sequences) {}
+        session(cache.get(), &sequences, &reads) {}
 
   const std::unique_ptr<Cache> cache;
   Sequences sequences;
@@ -182,9 +182,10 @@ Result<SequenceId> Store::Restore() {
   return impl_->session.Restore();
 }
 
-Status Store::BringUp(SequenceId sequence, const SlotAngles& angles, const UpProgress& progress) {
+Status Store::BringUp(SequenceId sequence, const SlotAngles& angles, WithoutRoom rest,
+                      const UpProgress& progress) {
   Status status = impl_->step.Refuse("slabs cannot be brought up");
-  return status.ok() ? impl_->session.BringUp(sequence, angles, progress) : status;
+  return status.ok() ? impl_->session.BringUp(sequence, angles, rest, progress) : status;
 }
 
 bool Store::has_session() const { return impl_->cache->disk.holds_session(); }

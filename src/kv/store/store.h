@@ -28,7 +28,7 @@
 #include "kv/step/step_reads.h"
 #include "kv/step/step_types.h"
 #include "kv/step/store_options.h"
-#include "kv/store/up_progress.h"
+#include "kv/store/bring_up.h"
 #include "kv/tiers/listed_pages.h"
 #include "kv/tiers/mover.h"
 
@@ -104,10 +104,12 @@ class Store {
   // The sequence that the session's file holds, its slabs on disk until they are read and there is
   // room above. Empty when the session is new.
   Result<SequenceId> Restore();
-  // Brings the sequence's slabs that lie on disk up into memory for good, and has their summaries
-  // made without the rotation of `angles`. kOutOfBudget where memory does not hold them, kCancelled
-  // where `progress` says so; after any error, some may have come up.
-  Status BringUp(SequenceId sequence, const SlotAngles& angles, const UpProgress& progress);
+  // Brings the sequence's slabs that lie on disk up into memory for good, the newest first, and has
+  // their summaries made without the rotation of `angles`. `rest` says what becomes of those that
+  // memory does not hold, which may stay only where nothing rotates. kCancelled where `progress`
+  // says so; after any error, some may have come up.
+  Status BringUp(SequenceId sequence, const SlotAngles& angles, WithoutRoom rest,
+                 const UpProgress& progress);
   bool has_session() const;
 
   // Waits for all copies, reads and writes under way.

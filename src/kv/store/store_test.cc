@@ -327,13 +327,13 @@ TEST(Store, BringsUpWhatASessionHasOnDisk) {
     ASSERT_TRUE(rig.Save(saved).ok());
     ASSERT_TRUE(rig.Open().ok());
     const SequenceId id = *rig.Restore();
-    ASSERT_TRUE(rig.store().BringUp(id, {}, Unwatched).ok());
+    ASSERT_TRUE(rig.store().BringUp(id, {}, WithoutRoom::kFails, Unwatched).ok());
     EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 0);
     EXPECT_EQ(rig.store().Usage(Tier::kDevice).slabs,
               placement == PlacementKind::kHostOnly ? 0 : 2);
     const int64_t read = rig.reads_from(Tier::kDisk);
     ASSERT_TRUE(rig.Step(id, 2).ok());
-    ASSERT_TRUE(rig.store().BringUp(id, {}, Unwatched).ok());
+    ASSERT_TRUE(rig.store().BringUp(id, {}, WithoutRoom::kFails, Unwatched).ok());
     ASSERT_TRUE(rig.Step(id, 1).ok());
     EXPECT_EQ(rig.reads_from(Tier::kDisk), read);
     ASSERT_TRUE(rig.Save(id).ok());
@@ -360,7 +360,7 @@ TEST(Store, TellsHowMuchOfASessionHasComeUp) {
     told += done;
     return done == 0;
   };
-  EXPECT_EQ(rig.store().BringUp(id, {}, once).code(), StatusCode::kCancelled);
+  EXPECT_EQ(rig.store().BringUp(id, {}, WithoutRoom::kFails, once).code(), StatusCode::kCancelled);
   EXPECT_EQ(told, tokens);
   EXPECT_GT(rig.store().Usage(Tier::kDisk).slabs, 0);
   EXPECT_LT(rig.store().Usage(Tier::kDisk).slabs, slabs);
@@ -370,7 +370,7 @@ TEST(Store, TellsHowMuchOfASessionHasComeUp) {
     rest.push_back(done);
     return true;
   };
-  ASSERT_TRUE(rig.store().BringUp(id, {}, note).ok());
+  ASSERT_TRUE(rig.store().BringUp(id, {}, WithoutRoom::kFails, note).ok());
   EXPECT_EQ(rest.front(), 0);
   EXPECT_EQ(rest.back(), all - tokens);
   EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, 0);
@@ -388,9 +388,11 @@ TEST(Store, SaysSoWhereMemoryDoesNotHoldASession) {
     ASSERT_TRUE(rig.Step(saved, 70).ok());
     ASSERT_TRUE(rig.Save(saved).ok());
     ASSERT_TRUE(rig.Open().ok());
-    EXPECT_EQ(rig.store().BringUp(7, {}, Unwatched).code(), StatusCode::kNotFound);
+    EXPECT_EQ(rig.store().BringUp(7, {}, WithoutRoom::kFails, Unwatched).code(),
+              StatusCode::kNotFound);
     const SequenceId id = *rig.Restore();
-    EXPECT_EQ(rig.store().BringUp(id, {}, Unwatched).code(), StatusCode::kOutOfBudget);
+    EXPECT_EQ(rig.store().BringUp(id, {}, WithoutRoom::kFails, Unwatched).code(),
+              StatusCode::kOutOfBudget);
     EXPECT_EQ(rig.store().Usage(Tier::kDisk).slabs, disk_only ? 6 : 2);
     ASSERT_TRUE(rig.Step(id, 5).ok());
   }
