@@ -37,8 +37,7 @@ bool Unwatched(int64_t /*tokens*/, int64_t /*total*/) { return true; }
 class DiskSession : public ::testing::TestWithParam<DType> {
  protected:
   std::unique_ptr<StepHarness> Make(const HarnessConfig& config, Env* env = Env::Default()) {
-    Result<std::unique_ptr<StepHarness>> h =
-        StepHarness::Create(*model_, config, 1, kLength, env);
+    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model_, config, 1, kLength, env);
     EXPECT_TRUE(h.ok()) << h.status().message();
     return h.ok() ? std::move(*h) : nullptr;
   }
@@ -90,8 +89,7 @@ TEST_P(DiskSession, APauseNeverChangesABit) {
         const std::unique_ptr<StepHarness> h = Make(WithSlabs(config, slabs / 3, slabs));
         const kv::SequenceId sequence = *h->store().Restore();
         ASSERT_TRUE(h->executor().BringUp(sequence, rope_, Unwatched).ok());
-        ExpectSameBits(expected, GoOn(*h, sequence),
-                       "slabs in memory: " + std::to_string(slabs));
+        ExpectSameBits(expected, GoOn(*h, sequence), "slabs in memory: " + std::to_string(slabs));
         EXPECT_GT(h->store().DiskPageReads().read, 0);
       }
     }

@@ -25,6 +25,9 @@ class SessionClaim {
   static Result<std::unique_ptr<SessionClaim>> Take(Env* env, const std::string& name);
   ~SessionClaim();
 
+  Env* env() const { return env_; }
+  // Where symbolic links led to.
+  const std::string& path() const { return path_; }
   bool exists() const { return session_ != nullptr; }
   // What it holds; of no layers where there is none yet.
   const Manifest& manifest() const { return saved_.manifest; }

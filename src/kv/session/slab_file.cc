@@ -1,11 +1,7 @@
 #include "kv/session/slab_file.h"
 
 #include <fmt/format.h>
-#define XXH_STATIC_LINKING_ONLY  // for XXH3_state_t on the stack
 #include <xxhash.h>
-#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-#include <xxh_x86dispatch.h>  // the same functions with the widest vectors of the machine
-#endif
 
 #include <algorithm>
 #include <mutex>
@@ -17,6 +13,7 @@
 #include "headway/refusal.h"
 #include "kv/session/aligned_buffer.h"
 #include "kv/session/session_layout.h"
+#include "kv/session/slab_pieces.h"
 #include "kv/session/slot_table.h"
 
 namespace headway::kv {
@@ -31,53 +28,15 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-uint64_t PageChecksum(const CacheFormat& format, int heads, int page, const std::byte* slab) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (int head = 0; head < heads; ++head) {
-    XXH3_64bits_update(&state, slab + format.KOffset(head, page), format.page.closed_bytes());
-    XXH3_64bits_update(&state, slab + format.VOffset(head, page), format.page.closed_bytes());
-  }
-  XXH3_64bits_update(&state, slab + format.ParamOffset(page),
-                     static_cast<size_t>(heads * format.param_bytes()));
-  return XXH3_64bits_digest(&state);
-}
-
-// Pages [first, first + count) of a slab, which are those from `to` on in memory.
-struct PageRange {
-  int heads = 0;
-  int first = 0;
-  int count = 0;
-  int to = 0;
-};
-
-// Appends those of a slab at `offset` of the file. Neighbouring runs join: a full slab is one
-// extent.
-void AppendSlabPieces(const CacheFormat& format, const PageRange& pages, int64_t offset,
-                      std::byte* slab, std::vector<IoPiece>* pieces) {
-  const auto size = static_cast<size_t>(pages.count * format.closed_stride());
-  const int64_t between = (pages.first - pages.to) * format.closed_stride();
-  for (const bool v : {false, true}) {
-    for (int head = 0; head < pages.heads; ++head) {
-      const int64_t at = v ? format.VOffset(head, pages.to) : format.KOffset(head, pages.to);
-      AppendPieces(slab + at, size, offset + at + between, pieces);
-    }
-  }
-  AppendPieces(slab + format.ParamOffset(pages.to),
-               static_cast<size_t>(pages.count * format.param_stride()),
-               offset + format.ParamOffset(pages.first), pieces);
-}
-
 }  // namespace
 
 struct SlabFile::Impl {
-  enum class Purpose : uint8_t { kTemporary, kSession };
   Impl(Env* env_in, std::string path_in, const CacheFormat& format_in, Budget* budget_in,
-       Purpose purpose)
+       SlabFileKind kind)
       : env(env_in),
         path(std::move(path_in)),
         format(format_in),
-        session(purpose == Purpose::kSession),
+        session(kind == SlabFileKind::kSession),
         first_slot(session ? kFirstSlotOffset : 0),
         budget(budget_in),
         slots(budget_in, format_in.slab_bytes()) {}
@@ -92,7 +51,10 @@ struct SlabFile::Impl {
   void Trim();
   void ShrinkTo(int64_t end);
   void CheckAccess(int64_t slot, int heads, int first, int count);
-  Status Damaged(int page, int64_t slot) const;
+  Status Damaged(int page, int64_t slot) const {
+    return DamagedPage(path, session ? SlabFileKind::kSession : SlabFileKind::kTemporary, page,
+                       slot);
+  }
   // Of pages that a crash may bring back, from `manifest` on.
   void Protect(const Manifest& manifest);
 
@@ -195,15 +157,6 @@ void SlabFile::Impl::ShrinkTo(int64_t end) {
   const int64_t wanted = Offset(end);
   // A file longer than it need be is no failure.
   if (wanted < bytes && file->Truncate(wanted).ok()) bytes = wanted;
-}
-
-Status SlabFile::Impl::Damaged(int page, int64_t slot) const {
-  const Status corrupt(
-      StatusCode::kCorrupt,
-      fmt::format("{}: page {} of slot {} is not what was written; ", path, page, slot));
-  return session ? corrupt.Within(
-                       {}, {"delete the session or give another ", Option::kSession, " file"})
-                 : corrupt.Within({}, {"check the disk or use another directory"});
 }
 
 void SlabFile::Impl::CheckAccess(int64_t slot, int heads, int first, int count) {
@@ -378,7 +331,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std:
                                                             Budget* budget) {
   Status status = CheckFormat(format);
   if (!status.ok()) return status;
-  auto impl = std::make_unique<Impl>(env, directory, format, budget, Impl::Purpose::kTemporary);
+  auto impl = std::make_unique<Impl>(env, directory, format, budget, SlabFileKind::kTemporary);
   Result<std::unique_ptr<File>> file = env->Open(directory, OpenMode::kTemporary, FileIo::kDirect);
   if (!file.ok()) {
     return file.status().Within({}, {"; give another ", Option::kDiskPath});
@@ -395,7 +348,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(std::unique_ptr<Sessio
   if (claim->temporary_ == nullptr) status = claim->OpenTemporary();
   if (!status.ok()) return status;
   auto impl =
-      std::make_unique<Impl>(claim->env_, claim->path_, format, budget, Impl::Purpose::kSession);
+      std::make_unique<Impl>(claim->env_, claim->path_, format, budget, SlabFileKind::kSession);
   Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
   if (!header.ok()) return header.status();
   impl->header = std::move(*header);
@@ -412,7 +365,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::OpenSession(std::unique_ptr<SessionC
   Result<int64_t> size = claim->session_->Size();
   if (!size.ok()) return size.status();
   auto impl = std::make_unique<Impl>(claim->env_, claim->path_, claim->manifest().format, budget,
-                                     Impl::Purpose::kSession);
+                                     SlabFileKind::kSession);
   impl->header = std::move(*header);
   impl->file = std::move(claim->session_);
   impl->bytes = *size;
