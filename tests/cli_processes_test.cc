@@ -131,6 +131,9 @@ TEST_F(Mpirun, EvaluationsAndManyPromptsRunOnRanks) {
 TEST_F(Mpirun, RanksThatDoNotFitTogetherAreRefused) {
   ExpectOneError(OnRanks(3, kRun), "--tp 2: each process is one rank, and the launcher started 3");
   ExpectOneError(OnRanks(1, kRun), "the launcher started 1");
+  Args shared = kRun;
+  shared.insert(shared.end(), {"--session", dir_.File("session")});
+  ExpectOneError(OnRanks(2, shared), "--session: ranks in processes do not share a session yet");
   Args more = {kProgram}, less = {kProgram};
   for (Args* args : {&more, &less}) args->insert(args->end(), kRun.begin(), kRun.end());
   more.push_back("--ignore-eos");

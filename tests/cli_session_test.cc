@@ -146,21 +146,30 @@ TEST_F(Cli, ASessionCutForMoreMemoryIsReadAgainWhenAsked) {
   EXPECT_GT(RunJson(args)["reused_tokens"], 1000);
 }
 
-TEST_F(Cli, ASessionSurvivesAKillAtAnyMoment) {
+// Runs on these numbers of ranks by turns are killed, and one on the first number goes on.
+class CliKilled : public Cli, public ::testing::WithParamInterface<std::vector<int>> {};
+
+TEST_P(CliKilled, ASessionSurvivesAKillAtAnyMoment) {
   const std::string session = dir_.File("s.session");
+  const std::vector<int>& ranks = GetParam();
   const Json line = Document(2000);
   const std::string text = line["context"];
-  const auto args = [&](size_t length) {
+  const auto args = [&](size_t length, int on) {
     WriteFile(dir_.File("doc.txt"), text.substr(0, length));
-    // The answer is sure enough not to depend on where the last run was killed.
-    return Args{
-        "run", kModel,        "-f",   dir_.File("doc.txt"), "--ask", line["question"], "-n",
-        "16",  "--kv-memory", "8MiB", "--save-every",       "0",     "--session",      session};
+    // The answer is sure enough not to depend on where the last run was killed, nor on the ranks.
+    return Args{"run",          kModel,
+                "-f",           dir_.File("doc.txt"),
+                "--ask",        line["question"],
+                "-n",           "16",
+                "--kv-memory",  "8MiB",
+                "--save-every", "0",
+                "--tp",         std::to_string(on),
+                "--session",    session};
   };
   const int seed = static_cast<int>(getpid());
   SCOPED_TRACE("seed " + std::to_string(seed));
   Random random(static_cast<uint64_t>(seed));
-  Args fresh = args(text.size());
+  Args fresh = args(text.size(), ranks.front());
   fresh.resize(fresh.size() - 2);
   // Kills come within the time that a whole run takes, on a fast machine, too.
   const auto begin = std::chrono::steady_clock::now();
@@ -170,7 +179,8 @@ TEST_F(Cli, ASessionSurvivesAKillAtAnyMoment) {
                                .count();
   int killed = 0;
   for (int i = 1; i <= 12; ++i) {
-    const pid_t child = Start(args(text.size() * static_cast<size_t>(i) / 13), "");
+    const int on = ranks[static_cast<size_t>(i) % ranks.size()];
+    const pid_t child = Start(args(text.size() * static_cast<size_t>(i) / 13, on), "");
     std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(whole_ms + 1)));
     kill(child, SIGKILL);
     killed += Wait(child).status == 128 + SIGKILL ? 1 : 0;
@@ -180,10 +190,16 @@ TEST_F(Cli, ASessionSurvivesAKillAtAnyMoment) {
     }
   }
   EXPECT_GT(killed, 0);
-  const Json continued = RunJson(args(text.size()));
+  const Json continued = RunJson(args(text.size(), ranks.front()));
   EXPECT_EQ(continued["session_saved"], true);
   EXPECT_EQ(continued["tokens"], uninterrupted["tokens"]);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CliKilled,
+                         ::testing::Values(std::vector<int>{1}, std::vector<int>{2, 4, 1}),
+                         [](const auto& instance) {
+                           return instance.param.size() == 1 ? "One" : "Several";
+                         });
 
 TEST_F(Cli, AFileThatMayNotGrowIsAnError) {
   rlimit before = {};

@@ -87,7 +87,8 @@ TEST_F(Cli, RanksShareAModel) {
   EXPECT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("2 ranks share the model"));
   shared.insert(shared.end(), {"--session", dir_.File("session")});
-  ExpectFailure(shared, 1, "--tp and --session do not go together yet");
+  ExpectFailure(shared, 1,
+                "--session and --tp 3: ranks that share a session have as many KV heads");
   ExpectFailure({"run", kModel, "-p", "a", "--tp", "0"}, 2, "--tp");
 }
 

@@ -196,9 +196,6 @@ TEST(EngineTp, WhatRanksDoNotDoYetIsRefusedByName) {
   options.tensor_parallel = 1;
   EXPECT_THAT(refusal(options), HasSubstr("names GPUs for ranks; give tensor_parallel, or one"));
   options = OnRanks(2);
-  options.session = "a.session";
-  EXPECT_THAT(refusal(options), HasSubstr("tensor_parallel and session do not go together yet"));
-  options = OnRanks(2);
   options.evict = "snapkv";
   options.evict_profile = "heads.tsv";
   EXPECT_THAT(refusal(options), HasSubstr("and evict_profile do not"));

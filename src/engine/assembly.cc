@@ -6,7 +6,7 @@
 
 namespace headway {
 
-Status Assembly::Build(const Layout& layout, std::unique_ptr<kv::SlabFile> session) {
+Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> session) {
   if (Status s = kernels->Prepare(layout.kernels, *device, *device_budget); !s.ok()) return s;
   Result<std::unique_ptr<Stream>> new_stream = device->NewStream(Lane::kCompute);
   if (!new_stream.ok()) return new_stream.status();
@@ -62,7 +62,7 @@ Status Assembly::BuildSalience(const SalienceLimits& limits, const kv::StoreOpti
 }
 
 Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts,
-                           std::unique_ptr<kv::SlabFile> session) {
+                           std::shared_ptr<kv::SlabFile> session) {
   kv::StoreOptions options = layout.store;
   options.kernels = kernels.get();
   options.device_budget = prompts.device_budget;

@@ -22,7 +22,7 @@ struct Assembly {
   // `layout` is of the blueprint, its store with budgets; `session` may be null, and is of what is
   // kept where tokens are let go. Everything that is
   // marked as given is there, and what it points to outlives the assembly.
-  Status Build(const Layout& layout, std::unique_ptr<kv::SlabFile> session);
+  Status Build(const Layout& layout, std::shared_ptr<kv::SlabFile> session);
 
   // In the order in which they are built; destroyed in reverse.
   Env* env = nullptr;                             // given
@@ -51,7 +51,7 @@ struct Assembly {
  private:
   Status BuildSalience(const SalienceLimits& limits, const kv::StoreOptions& options);
   Status BuildKept(const KeptLayout& layout, const kv::StoreOptions& prompts,
-                   std::unique_ptr<kv::SlabFile> session);
+                   std::shared_ptr<kv::SlabFile> session);
 };
 
 }  // namespace headway

@@ -252,12 +252,11 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   if (Status s = ApplyRecompute(inputs, basis.encoding, &request); !s.ok()) return s;
   // Also one that is too short for a closed page: its file has slots of a slab.
   if (HasCut(inputs)) {
-    if (Status s = CheckSession(*inputs.session, settings, config, basis.encoding); !s.ok()) {
-      return s;
-    }
+    const Status s = CheckSession(*inputs.session, settings, inputs.Whole(), basis.encoding);
+    if (!s.ok()) return s;
   }
   if (HasCut(inputs) && !basis.kept_session) {
-    request.fixed.group_heads = inputs.session->format.group_heads;
+    if (settings.ranks == 1) request.fixed.group_heads = inputs.session->format.group_heads;
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
   request.selection = KeysChosen(basis, settings.placement);

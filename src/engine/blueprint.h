@@ -28,6 +28,7 @@ struct BlueprintInputs {
   const Settings* settings = nullptr;
   // The model, and the pattern of its streaming heads.
   const ModelConfig* config = nullptr;
+  const ModelConfig* whole = nullptr;  // of a shard, that of the whole model; else null
   WeightBytes weights;
   const kv::HeadPattern* pattern = nullptr;
   // The manifest of the session file, of no layers where there is none: an existing session fixes
@@ -46,6 +47,8 @@ struct BlueprintInputs {
   plan::ModelBeside beside;
   // The layers whose weights are on the device and on disk already, where they are placed.
   std::optional<int> weight_layers, disk_layers;
+
+  const ModelConfig& Whole() const { return whole == nullptr ? *config : *whole; }
 };
 
 // Sequences of a workload at most.

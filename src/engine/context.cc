@@ -13,6 +13,7 @@
 #include "engine/orders.h"
 #include "engine/session_check.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kv/session/split_session.h"
 #include "model/config_identity.h"
 
 namespace headway {
@@ -21,6 +22,12 @@ namespace {
 // What streamed weights leave of a limit.
 int64_t Behind(int64_t limit, int64_t weights) {
   return limit == kNoLimit ? limit : limit - weights;
+}
+
+// Ranks that share a session have one limit.
+int64_t DiskLimit(const Settings& settings) {
+  const int64_t limit = settings.DiskLimit();
+  return limit == kNoLimit || !settings.session.has_value() ? limit : limit * settings.ranks;
 }
 
 }  // namespace
@@ -41,7 +48,7 @@ Context::Impl::Impl(const ContextParts& p)
     : parts(p),
       kv_budget(Option::kKvMemory, p.settings->memory.kv, p.device_budget),
       host_budget(Option::kHostMemory, Behind(p.settings->memory.host, p.host_weights)),
-      disk_budget(Option::kDiskMemory, Behind(p.settings->DiskLimit(), p.disk_weights)),
+      disk_budget(Option::kDiskMemory, Behind(DiskLimit(*p.settings), p.disk_weights)),
       memory_budget("memory", kNoLimit),
       pool(p.settings->target.pool_threads()) {
   for (Assembly* const each : {&assembly, &draft_assembly}) {
@@ -102,21 +109,32 @@ Status Context::Impl::CheckSession(const kv::Manifest& manifest) const {
   return OkStatus();
 }
 
-Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenSession(
+Result<std::shared_ptr<kv::SlabFile>> Context::Impl::OpenSession(
     std::unique_ptr<kv::SessionClaim> claim, const kv::CacheFormat& format) {
-  if (claim == nullptr) return std::unique_ptr<kv::SlabFile>();
+  if (claim == nullptr) return parts.session == nullptr ? nullptr : parts.session->file;
   const kv::CacheFormat& cut = claim->manifest().format;
   const bool same =
       cut.group_heads == format.group_heads && cut.segment_pages == format.segment_pages;
-  if (claim->exists() && same) return kv::SlabFile::OpenSession(std::move(claim), &disk_budget);
-  if (claim->exists()) {
-    Log(LogLevel::kWarning,
-        "session " + parts.settings->session->path + " is cut for larger budgets (head group " +
-            std::to_string(cut.group_heads) + ", segment " + std::to_string(cut.segment_tokens()) +
-            "): the prompt is read again into head group " + std::to_string(format.group_heads) +
-            ", segment " + std::to_string(format.segment_tokens()));
+  Result<std::unique_ptr<kv::SlabFile>> file(StatusCode::kCancelled, "");
+  if (claim->exists() && same) {
+    file = kv::SlabFile::OpenSession(std::move(claim), &disk_budget);
+  } else if (claim->exists() && shared() && cut.segment_pages == format.segment_pages) {
+    Log(LogLevel::kWarning, "session " + parts.settings->session->path +
+                                " is copied, so that ranks find each head by itself");
+    file = kv::SplitSession(std::move(claim), &disk_budget);
+  } else {
+    if (claim->exists()) {
+      Log(LogLevel::kWarning,
+          "session " + parts.settings->session->path + " is cut for larger budgets (head group " +
+              std::to_string(cut.group_heads) + ", segment " +
+              std::to_string(cut.segment_tokens()) +
+              "): the prompt is read again into head group " + std::to_string(format.group_heads) +
+              ", segment " + std::to_string(format.segment_tokens()));
+    }
+    file = kv::SlabFile::CreateSession(std::move(claim), format, &disk_budget);
   }
-  return kv::SlabFile::CreateSession(std::move(claim), format, &disk_budget);
+  if (!file.ok()) return file.status();
+  return std::shared_ptr<kv::SlabFile>(std::move(*file));
 }
 
 Status Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
@@ -181,7 +199,23 @@ void Context::Impl::GiveBudgets(Layout* layout) {
   layout->store.host_budget = &host_budget;
   // No host tier, but a disk tier's buffers.
   if (parts.settings->memory.host == 0) layout->store.bounce_budget = &memory_budget;
-  layout->store.disk_budget = &disk_budget;
+  const bool shares = parts.session != nullptr && parts.session->file != nullptr;
+  layout->store.disk_budget = shares ? parts.session->budget : &disk_budget;
+}
+
+kv::SessionHeads Context::Impl::HeadsInSession() const {
+  kv::SessionHeads heads;
+  if (!parts.settings->session.has_value() || !shared()) return heads;
+  heads.all = parts.share->whole.shape.kv_heads;
+  for (const HeadSet& layer : parts.share->shard.kv_heads) heads.own.push_back(layer.heads);
+  return heads;
+}
+
+kv::Manifest Context::Impl::ManifestOf(const kv::SessionClaim* claim) const {
+  if (claim != nullptr) return claim->manifest();
+  return parts.session == nullptr || parts.session->file == nullptr
+             ? kv::Manifest{}
+             : parts.session->file->manifest();
 }
 
 Status Context::Impl::BuildDraft(const Blueprint& blueprint) {
@@ -198,18 +232,24 @@ Status Context::Impl::BuildDraft(const Blueprint& blueprint) {
 
 Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim) {
   if (Status s = OpenDevice(&assembly); !s.ok()) return s;
-  const kv::Manifest manifest = claim == nullptr ? kv::Manifest{} : claim->manifest();
+  const kv::Manifest manifest = ManifestOf(claim.get());
   if (Status s = CheckSession(manifest); !s.ok()) return s;
   Layout layout = blueprint.layout;
   GiveBudgets(&layout);
-  Result<std::unique_ptr<kv::SlabFile>> session = OpenSession(
-      std::move(claim), layout.kept.has_value() ? layout.kept->store.format : layout.store.format);
-  if (!session.ok()) return session.status();
-  const bool restores = *session != nullptr && (*session)->manifest().format.layers > 0;
+  layout.store.session_heads = HeadsInSession();
+  Result<std::shared_ptr<kv::SlabFile>> file =
+      OpenSession(std::move(claim), layout.kept.has_value() ? layout.kept->store.format
+                                                            : kv::SessionFormatOf(layout.store));
+  if (!file.ok()) return file.status();
+  if (shared()) {
+    session = {*file, layout.store.disk_budget};
+    saving.SetRanks(parts.communicator->ranks());
+  }
+  const bool restores = *file != nullptr && (*file)->manifest().format.layers > 0;
   if (Status s = MakeHostAttention(blueprint); !s.ok()) return s;
   // Before the other cache, which fills what is left of the device.
   if (Status s = BuildDraft(blueprint); !s.ok()) return s;
-  if (Status s = assembly.Build(layout, std::move(*session)); !s.ok()) return s;
+  if (Status s = assembly.Build(layout, std::move(*file)); !s.ok()) return s;
   if (parts.settings->eviction.repeats()) {
     reconstruction =
         std::make_unique<Reconstruction>(*assembly.executor, *assembly.store, *assembly.evictor,
@@ -251,7 +291,8 @@ Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
 kv::Manifest Context::Impl::SessionMeta(std::string_view note) const {
   kv::Manifest meta;
   meta.note = note;
-  meta.model_config = ConfigIdentity(parts.model->config());
+  meta.model_config =
+      ConfigIdentity(parts.share == nullptr ? parts.model->config() : parts.share->whole);
   meta.weights_hash = parts.weights_hash;
   meta.tokenizer_hash = TokenizerHash();
   meta.rope_hash = generator->slots()[0].rope_hash;
@@ -375,6 +416,7 @@ Status Context::SaveSession(std::string_view note) try {
   // Where tokens are let go, the session is of the store of what is kept: a prompt that is not read
   // to its end has nothing there.
   if (!store.has_session() || !slot.sequence.has_value()) return OkStatus();
+  if (impl_->shared()) return impl_->SaveOnRanks(note);
   return store.Save(*slot.sequence, slot.tokens, impl_->SessionMeta(note));
 } catch (...) {
   return impl_->Break();

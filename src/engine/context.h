@@ -17,7 +17,9 @@
 #include "engine/blueprint.h"
 #include "engine/generator.h"
 #include "engine/orders.h"
+#include "engine/ranks.h"
 #include "engine/reconstruction.h"
+#include "engine/shared_save.h"
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
 #include "parallel/process_group.h"
@@ -30,6 +32,12 @@ struct PlainContext {
   Blueprint blueprint;
   PlanReport report;
   const Settings* settings = nullptr;  // the engine's, but for the encoding
+};
+
+// The session that the stores of ranks in one process share, and its budget.
+struct SharedSession {
+  std::shared_ptr<kv::SlabFile> file;  // null without one
+  Budget* budget = nullptr;
 };
 
 // What a context takes from its engine; all outlive it.
@@ -46,6 +54,9 @@ struct ContextParts {
   int64_t disk_weights = 0;              // and of the disk's budget
   uint64_t weights_hash = 0;             // for a session
   Communicator* communicator = nullptr;  // of a rank; null: the model is whole
+  const RankShare* share = nullptr;      // the same
+  // Of the first of several ranks in one process, for the others; null for itself.
+  const SharedSession* session = nullptr;
   // Of a context of lossless pages that can go on with plain ones; else null.
   std::function<Result<PlainContext>()> plain = nullptr;
 };
@@ -73,17 +84,28 @@ struct Context::Impl {
   // kInvalidArgument for the session of another model; MakeBlueprint compares the configurations.
   Status CheckSession(const kv::Manifest& manifest) const;
   uint64_t TokenizerHash() const;
-  // The session's file: null without a claim.
-  Result<std::unique_ptr<kv::SlabFile>> OpenSession(std::unique_ptr<kv::SessionClaim> claim,
+  kv::SessionHeads HeadsInSession() const;
+  // What the session held before this context; of no layers without one.
+  kv::Manifest ManifestOf(const kv::SessionClaim* claim) const;
+  // The session's file: null without one.
+  Result<std::shared_ptr<kv::SlabFile>> OpenSession(std::unique_ptr<kv::SessionClaim> claim,
                                                     const kv::CacheFormat& format);
   // The path `host` and its share, of which the plan is told, if the settings want it.
   Status MakeHostAttention(const Blueprint& blueprint);
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
+  // What this rank has of the session, written to its file, which ranks in one process share.
+  Result<kv::Manifest> WriteSession(std::string_view note);
+  // Of the first of them: what all have written, as one.
+  Status SaveOnRanks(std::string_view note);
+  // `hooks`, with which a save within on_progress is one of all ranks.
+  Hooks HooksOf(Impl& rank, const Hooks& hooks);
 
   // Of the first rank in this process: what it does, on all of them; `order` is for ranks in other
   // processes.
   Status EachRank(const std::string& order, const std::function<Status(Impl& rank)>& work);
+  // The same with hooks, within some of which sessions are saved.
+  Status CallRanks(const std::string& order, const std::function<Status(Impl& rank)>& work);
   // Empty where no other rank needs it.
   template <typename... Arguments>
   std::string OrderTo(Order order, const Arguments&... arguments) const {
@@ -119,6 +141,8 @@ struct Context::Impl {
   std::unique_ptr<Reconstruction> reconstruction;  // where prompts are repeated; else null
   std::unique_ptr<Generator> generator;
   PlanReport plan;
+  SharedSession session;  // of the first of several ranks in this process
+  SharedSave saving;      // into it
   int64_t session_tokens = 0;
   std::string session_note;
   std::vector<std::unique_ptr<Impl>> others;  // where there is a group: its ranks from 1 on

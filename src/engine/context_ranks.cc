@@ -24,12 +24,20 @@ Status Context::Impl::EachRank(const std::string& order,
       [&](int rank) { return work(rank == 0 ? *this : *others[static_cast<size_t>(rank) - 1]); });
 }
 
+Status Context::Impl::CallRanks(const std::string& order,
+                                const std::function<Status(Impl& rank)>& work) {
+  saving.set_at(SharedSave::At::kInCall);
+  const Status status = EachRank(order, work);
+  saving.set_at(SharedSave::At::kBetweenCalls);
+  return status;
+}
+
 Result<std::vector<Generation>> Context::Impl::GenerateOnRanks(std::span<const Request> requests,
                                                                const Hooks& hooks) {
   std::vector<Generation> made;
   const std::string order = OrderTo(Order::kGenerate, requests, hooks.on_text != nullptr);
-  const Status status = EachRank(order, [&](Impl& rank) {
-    const Hooks own = HooksOfRank(hooks, *rank.parts.communicator);
+  const Status status = CallRanks(order, [&](Impl& rank) {
+    const Hooks own = HooksOf(rank, hooks);
     Result<std::vector<Generation>> of_rank = rank.generator->Generate(requests, own);
     if (of_rank.ok() && &rank == this) made = std::move(*of_rank);
     return of_rank.status();
@@ -43,8 +51,8 @@ Result<Context::ScoreResult> Context::Impl::ScoreOnRanks(std::span<const TokenId
                                                          const Hooks& hooks) {
   ScoreResult made;
   const std::string order = OrderTo(Order::kScore, tokens, part.begin, part.end);
-  const Status status = EachRank(order, [&](Impl& rank) {
-    const Hooks own = HooksOfRank(hooks, *rank.parts.communicator);
+  const Status status = CallRanks(order, [&](Impl& rank) {
+    const Hooks own = HooksOf(rank, hooks);
     ScorePart of_rank = part;
     if (&rank != this) of_rank.logits = nullptr;
     const Result<ScoreResult> score = rank.generator->Score(tokens, of_rank, own);
@@ -66,6 +74,52 @@ int64_t Context::Impl::TierBytesOfRanks(Tier tier) const {
     return all.status();
   });
   return all.ok() ? std::accumulate(all->begin(), all->end(), int64_t{0}) : 0;
+}
+
+Result<kv::Manifest> Context::Impl::WriteSession(std::string_view note) {
+  const Slot& slot = generator->slots()[0];
+  return generator->StoreOf(slot).WriteSession(*slot.sequence, slot.tokens, SessionMeta(note));
+}
+
+Status Context::Impl::SaveOnRanks(std::string_view note) {
+  const auto write = [&](Impl& rank) { return rank.WriteSession(&rank == this ? note : ""); };
+  Status written;
+  switch (saving.at()) {
+    case SharedSave::At::kInLoneHook:
+      return OkStatus();
+    case SharedSave::At::kInCall:
+      return Status(StatusCode::kInvalidArgument,
+                    "ranks save their session between calls, or within on_progress");
+    case SharedSave::At::kInHook:
+      written = saving.WriteOnAll([&] { return write(*this); });
+      break;
+    case SharedSave::At::kBetweenCalls:
+      written = EachRank("", [&](Impl& rank) {
+        saving.Write(rank.parts.communicator->rank(), [&] { return write(rank); });
+        return OkStatus();
+      });
+      break;
+  }
+  if (!written.ok()) return written;
+  const Result<kv::Manifest> all = saving.Join();
+  return all.ok() ? assembly.store->CommitSession(*all) : all.status();
+}
+
+Hooks Context::Impl::HooksOf(Impl& rank, const Hooks& hooks) {
+  Hooks own = HooksOfRank(hooks, *rank.parts.communicator);
+  if (session.file == nullptr || !hooks.on_progress) return own;
+  const bool first = &rank == this;
+  own.on_progress = [this, &rank, &hooks, first](const Progress& progress) {
+    // While pages come up, which takes each rank as long as it does, there is nothing to save.
+    if (progress.phase == Progress::Phase::kRestore) {
+      if (first) saving.LeadAlone([&] { hooks.on_progress(progress); });
+    } else if (first) {
+      saving.Lead(*parts.communicator, [&] { hooks.on_progress(progress); });
+    } else {
+      saving.Follow(*rank.parts.communicator, [&] { return rank.WriteSession(""); });
+    }
+  };
+  return own;
 }
 
 Status Context::Impl::CheckOneRank(const char* what) const {

@@ -104,6 +104,7 @@ Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload&
   BlueprintInputs inputs;
   inputs.settings = &given;
   inputs.config = &model->config();
+  if (share.has_value()) inputs.whole = &share->whole;
   inputs.weights = model->weight_bytes();
   inputs.pattern = &pattern;
   inputs.session = &*manifest;
@@ -353,6 +354,7 @@ ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
   parts.backend = backend.get();
   parts.device_budget = fast_budget();
   parts.model = model.get();
+  if (share.has_value()) parts.share = &*share;
   parts.tokenizer = tokenizer.get();
   parts.chat = chat.get();
   if (draft != nullptr) parts.draft = draft->model.get();

@@ -17,6 +17,7 @@
 #include "engine/context.h"
 #include "engine/draft_plan.h"
 #include "engine/model_info.h"
+#include "engine/ranks.h"
 #include "engine/settings.h"
 #include "hardware/profiles.h"
 #include "headway/engine.h"
@@ -81,6 +82,7 @@ struct Engine::Impl {
   std::optional<int64_t> shared_id;  // by which the other processes know the engine
   int all_threads = 0;               // of all processes
   uint64_t model_hash = 0;           // the same in all of them
+  std::optional<RankShare> share;    // where ranks share the model
 
   // The model, or the shard of each rank, and what is told of it.
   Status LoadModel(const Settings& all, const std::string& folder);

@@ -47,20 +47,22 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   }
   const Result<std::vector<Shard>> shards = ShardsOf(*config, all.ranks);
   if (!shards.ok()) return shards.status();
-  const int own = processes == nullptr ? 0 : processes->rank();
-  if (Status s = LoadShard(*config, folder, &(*shards)[static_cast<size_t>(own)]); !s.ok()) {
-    return s;
+  if (all.session.has_value()) {
+    if (Status s = CheckSharedSession(*shards); !s.ok()) return s;
   }
+  const int own = processes == nullptr ? 0 : processes->rank();
+  share = RankShare{*config, (*shards)[static_cast<size_t>(own)]};
+  if (Status s = LoadShard(*config, folder, &share->shard); !s.ok()) return s;
   if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
+  share->whole.shape.dtype = model->shape().dtype;
   for (int rank = 1; processes == nullptr && rank < all.ranks; ++rank) {
     Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
     if (Status s = other.OpenBackend(); !s.ok()) return s;
     other.machine = machine;
-    const Shard& shard = (*shards)[static_cast<size_t>(rank)];
-    if (Status s = other.LoadShard(*config, folder, &shard); !s.ok()) return s;
+    other.share = RankShare{share->whole, (*shards)[static_cast<size_t>(rank)]};
+    if (Status s = other.LoadShard(*config, folder, &other.share->shard); !s.ok()) return s;
   }
-  ModelConfig whole = *config;
-  whole.shape.dtype = model->shape().dtype;
+  const ModelConfig& whole = share->whole;
   info = ModelInfoOf(whole, CountWeightBytes(whole), folder, settings);
   const std::string identity = ConfigIdentity(whole);
   model_hash = XXH3_64bits_withSeed(identity.data(), identity.size(), model->SharedFingerprint());
@@ -85,6 +87,8 @@ Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& firs
     const auto index = static_cast<int>(context->others.size()) + 1;
     ContextParts parts = rank->PartsOfContext(&context->group->communicator(index));
     parts.tokenizer = tokenizer.get();
+    parts.weights_hash = context->parts.weights_hash;
+    parts.session = &context->session;
     Result<std::unique_ptr<Context::Impl>> made =
         Context::Impl::Create(parts, *blueprint, report, nullptr);
     if (!made.ok()) return OfRanks(settings.ranks, made.status());

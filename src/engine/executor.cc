@@ -138,10 +138,14 @@ Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
   const kv::SelectionPolicy& policy = limits().selection;
   const bool salient = limits().salience.chooses();
   if (!policy.selects() && !salient) return OkStatus();
+  // Ranks stop together, before their next step.
+  const kv::UpProgress heard = [&](int64_t tokens, int64_t total) {
+    return progress(tokens, total) || context_.communicator != nullptr;
+  };
   // Prompts read what stays on disk whole, at its own distance.
   Status status = context_.store.BringUp(
       sequence, policy.reaches() ? turns_->OfSlots(rope) : kv::SlotAngles{},
-      salient || policy.reaches() ? kv::WithoutRoom::kFails : kv::WithoutRoom::kStays, progress);
+      salient || policy.reaches() ? kv::WithoutRoom::kFails : kv::WithoutRoom::kStays, heard);
   if (status.code() != StatusCode::kOutOfBudget) return status;
   if (salient) {
     return status.Within(

@@ -182,6 +182,9 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   if (planning.settings.ranks > 1) {
     Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.settings.ranks);
     if (!shards.ok()) return shards.status();
+    if (planning.settings.session.has_value()) {
+      if (Status s = CheckSharedSession(*shards); !s.ok()) return s;
+    }
     planning.shard = std::move(shards->front());
   }
   if (Status s = FindMachine(env, pool->threads(), &planning); !s.ok()) return s;
@@ -201,6 +204,7 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   BlueprintInputs inputs;
   inputs.settings = &settings;
   inputs.config = &config;
+  if (shard != nullptr) inputs.whole = &planning.model.config;
   inputs.weights = CountWeightBytes(planning.model.config, shard);
   inputs.pattern = &*pattern;
   inputs.session = &*session;

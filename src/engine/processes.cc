@@ -140,6 +140,13 @@ Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group) 
 Status CheckProcesses(const ProcessGroup* group, const Settings& settings) {
   const int ranks = settings.ranks;
   if (group == nullptr) return OkStatus();
+  if (ranks > 1 && settings.session.has_value()) {
+    return Status(StatusCode::kUnsupported,
+                  Refusal{{Option::kSession,
+                           ": ranks in processes do not share a session yet: leave out the "
+                           "launcher, and ",
+                           Option::kTensorParallel, " has them in one process"}});
+  }
   if (group->ranks() == ranks) {
     if (ranks == 1 || settings.target.device == "cpu") return OkStatus();
     return Status(StatusCode::kUnsupported,

@@ -31,7 +31,6 @@ Status CheckRanks(const Settings& settings) {
   const Result<std::string> device = DeviceOfRank(settings.target.device, 0, settings.ranks);
   if (!device.ok()) return device.status();
   const std::pair<bool, Option> others[] = {
-      {settings.session.has_value(), Option::kSession},
       {settings.selection.drafts(), Option::kDraft},
       {settings.eviction_profile.has_value(), Option::kEvictProfile},
       {settings.streaming_heads.has_value(), Option::kHeadPattern}};
@@ -40,6 +39,18 @@ Status CheckRanks(const Settings& settings) {
     return Status(StatusCode::kUnsupported,
                   Refusal{{Option::kTensorParallel, " and ", option,
                            " do not go together yet; leave one of them out"}});
+  }
+  if (settings.session.has_value() && settings.eviction.evicts()) {
+    return Status(
+        StatusCode::kUnsupported,
+        Refusal{{Option::kTensorParallel, " and ", Option::kSession, " do not go together with ",
+                 Option::kEvict, " yet; leave one of them out"}});
+  }
+  if (settings.session.has_value() && settings.cut.head_group.value_or(1) != 1) {
+    return Wrong({Option::kHeadGroup,
+                  fmt::format(" {}: ranks that share a session keep each head by itself; leave it "
+                              "out",
+                              *settings.cut.head_group)});
   }
   if (settings.eviction.uneven() || settings.eviction.spans_layers()) {
     return Status(StatusCode::kUnsupported,
@@ -67,6 +78,8 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   if (settings.alias_host_memory.has_value()) {
     own.alias_host_memory = PartOf(*settings.alias_host_memory, ranks);
   }
+  // So that other numbers of ranks find their heads in it.
+  if (settings.session.has_value()) own.cut.head_group = 1;
   if (rank == 0) return own;
   // One warning is enough.
   if (own.target.device == settings.target.device) own.memory.gpu.reset();
@@ -93,6 +106,21 @@ Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, int ranks) {
     }
   }
   return CutShards(shape, heads);
+}
+
+Status CheckSharedSession(const std::vector<Shard>& shards) {
+  for (const Shard& shard : shards) {
+    for (const HeadSet& heads : shard.kv_heads) {
+      if (heads.size() == shard.head_slots) continue;
+      return Status(StatusCode::kUnsupported,
+                    Refusal{{Option::kSession, " and ", Option::kTensorParallel,
+                             fmt::format(" {}: ranks that share a session have as many KV heads of "
+                                         "each layer as others; give a number of ranks that "
+                                         "divides them",
+                                         shards.size())}});
+    }
+  }
+  return OkStatus();
 }
 
 Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator) {

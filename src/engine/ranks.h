@@ -24,9 +24,19 @@ Status CheckRanks(const Settings& settings);
 // not divide, and the trace.
 Settings SettingsOfRank(const Settings& settings, int rank);
 
+// Of a model that ranks share: all of it, and this rank's part.
+struct RankShare {
+  ModelConfig whole;
+  Shard shard;
+};
+
 // Each rank's part of a model, the first one's the largest: heads as plan/assignment has them, all
 // of one load. kInvalidArgument where there are more ranks than d_ff or the vocabulary has rows.
 Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, int ranks);
+
+// kUnsupported where some rank has other numbers of heads in some layers than others: the session's
+// slabs are those of heads that are there.
+Status CheckSharedSession(const std::vector<Shard>& shards);
 
 // The first rank's hooks on any rank: it alone calls them, and all end a request where it does.
 // Both outlive the result.

@@ -44,7 +44,8 @@ Status DamagedPage(const std::string& path, SlabFileKind kind, int page, int64_t
       StatusCode::kCorrupt,
       fmt::format("{}: page {} of slot {} is not what was written; ", path, page, slot));
   return kind == SlabFileKind::kSession
-             ? corrupt.Within({}, {"delete the session or give another ", Option::kSession, " file"})
+             ? corrupt.Within({},
+                              {"delete the session or give another ", Option::kSession, " file"})
              : corrupt.Within({}, {"check the disk or use another directory"});
 }
 

@@ -1,5 +1,5 @@
-// Where the pages of a slab lie in its slot of a file, their checksums, and what is said of one that
-// is not what was written.
+// Where the pages of a slab lie in its slot of a file, their checksums, and what is said of one
+// that is not what was written.
 #ifndef HEADWAY_KV_SESSION_SLAB_PIECES_H_
 #define HEADWAY_KV_SESSION_SLAB_PIECES_H_
 

@@ -63,8 +63,7 @@ Status SplitSlab(const SlabReader& from, const SavedSlab& saved, std::byte* slab
     CopyHead(format, slab, head, saved.pages, to->format(), head_slab);
     const Result<int64_t> slot = to->Allocate();
     if (!slot.ok()) return slot.status();
-    Result<std::vector<uint64_t>> checksums =
-        to->WritePages(*slot, 1, 0, saved.pages, head_slab);
+    Result<std::vector<uint64_t>> checksums = to->WritePages(*slot, 1, 0, saved.pages, head_slab);
     if (!checksums.ok()) return checksums.status();
     slabs->push_back({saved.layer, format.HeadsBefore(saved.layer, saved.group) + head,
                       saved.segment, saved.pages, *slot, std::move(*checksums)});
@@ -79,8 +78,7 @@ Result<std::unique_ptr<SlabFile>> SplitSession(std::unique_ptr<SessionClaim> cla
   HEADWAY_CHECK(claim->exists());
   Env* const env = claim->env();
   // The claim's own handle stays with the file that takes its place: it is what locks the name.
-  Result<std::unique_ptr<File>> file =
-      env->Open(claim->path(), OpenMode::kRead, FileIo::kDirect);
+  Result<std::unique_ptr<File>> file = env->Open(claim->path(), OpenMode::kRead, FileIo::kDirect);
   if (!file.ok()) return file.status();
   Manifest next = claim->manifest();
   const std::vector<SavedSlab> saved = std::exchange(next.slabs, {});
@@ -96,8 +94,7 @@ Result<std::unique_ptr<SlabFile>> SplitSession(std::unique_ptr<SessionClaim> cla
       AlignedBuffer::Allocate(env, static_cast<size_t>(next.format.slab_bytes()));
   if (!head.ok()) return head.status();
   for (const SavedSlab& each : saved) {
-    const Status split =
-        SplitSlab(from, each, slab->data(), to->get(), head->data(), &next.slabs);
+    const Status split = SplitSlab(from, each, slab->data(), to->get(), head->data(), &next.slabs);
     if (!split.ok()) return split;
   }
   if (Status s = (*to)->Commit(next); !s.ok()) return s;

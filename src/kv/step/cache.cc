@@ -18,7 +18,7 @@ std::vector<std::byte*> Slices(Buffer* buffer, int count, int64_t bytes) {
 
 }  // namespace
 
-Cache::Cache(const StoreOptions& store_options, Lanes* store_lanes, std::unique_ptr<SlabFile> file)
+Cache::Cache(const StoreOptions& store_options, Lanes* store_lanes, std::shared_ptr<SlabFile> file)
     : options(store_options),
       format(options.format),
       layouts(LayoutsOf(format)),
@@ -31,7 +31,7 @@ Cache::Cache(const StoreOptions& store_options, Lanes* store_lanes, std::unique_
 Cache::~Cache() { lanes.Drain(); }
 
 Result<std::unique_ptr<Cache>> Cache::Create(const StoreOptions& options, Device* device,
-                                             Lanes* lanes, std::unique_ptr<SlabFile> file) {
+                                             Lanes* lanes, std::shared_ptr<SlabFile> file) {
   std::unique_ptr<Cache> cache(new Cache(options, lanes, std::move(file)));
   Status status = cache->Allocate(device);
   if (!status.ok()) return status;

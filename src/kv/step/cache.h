@@ -32,7 +32,7 @@ namespace headway::kv {
 struct Cache {
   // Takes all memory that the options name. `file` may be null; everything else outlives the cache.
   static Result<std::unique_ptr<Cache>> Create(const StoreOptions& options, Device* device,
-                                               Lanes* lanes, std::unique_ptr<SlabFile> file);
+                                               Lanes* lanes, std::shared_ptr<SlabFile> file);
   ~Cache();
 
   // The memory of its Reader.
@@ -66,7 +66,7 @@ struct Cache {
   std::optional<Slabs> slabs;
 
  private:
-  Cache(const StoreOptions& store_options, Lanes* store_lanes, std::unique_ptr<SlabFile> file);
+  Cache(const StoreOptions& store_options, Lanes* store_lanes, std::shared_ptr<SlabFile> file);
   Status Allocate(Device* device);
   Status AllocateStaging(Device* device);
   // Frames for the slabs of a kind.

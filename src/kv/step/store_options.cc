@@ -1,6 +1,7 @@
 #include "kv/step/store_options.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -31,6 +32,23 @@ bool ProductFits(std::initializer_list<int64_t> factors) {
     if (!CheckedMul(product, factor, &product)) return false;
   }
   return product < std::numeric_limits<int64_t>::max() / 2;
+}
+
+// Each head of the store is one of the session's, and no other one.
+Status CheckSessionHeads(const StoreOptions& options) {
+  const CacheFormat& format = options.format;
+  const SessionHeads& heads = options.session_heads;
+  const auto fit = [&](const std::vector<int>& own) {
+    return std::ssize(own) == format.kv_heads && own.front() >= 0 && own.back() < heads.all &&
+           std::is_sorted(own.begin(), own.end(), std::less_equal<>());
+  };
+  if (format.group_heads == 1 && std::ssize(heads.own) == format.layers &&
+      std::all_of(heads.own.begin(), heads.own.end(), fit)) {
+    return OkStatus();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                "KV store: of a session's heads a store has others in each layer, as many as it "
+                "has heads, in head groups of one");
 }
 
 Status CheckX(const StoreOptions& options) {
@@ -79,6 +97,12 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
   return footprint;
 }
 
+CacheFormat SessionFormatOf(const StoreOptions& options) {
+  CacheFormat format = options.format;
+  if (options.session_heads.all > 0) format.kv_heads = options.session_heads.all;
+  return format;
+}
+
 Status CheckStoreOptions(const StoreOptions& options) {
   const CacheFormat& format = options.format;
   Status status = CheckFormat(format);
@@ -115,6 +139,9 @@ Status CheckStoreOptions(const StoreOptions& options) {
     return Status(StatusCode::kUnsupported, "KV store: pages cannot be summarised in blocks of " +
                                                 std::to_string(format.summary.block_slots) +
                                                 " slots");
+  }
+  if (options.session_heads.all > 0) {
+    if (Status s = CheckSessionHeads(options); !s.ok()) return s;
   }
   if (options.page_cache_bytes < 0) {
     return Status(StatusCode::kInvalidArgument, "KV store: a page cache of fewer than 0 bytes");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "device/budget.h"
 #include "headway/status.h"
@@ -13,6 +14,12 @@
 #include "kv/policy/placement.h"
 
 namespace headway::kv {
+
+// What a store of a rank has of the KV heads of a session that ranks share.
+struct SessionHeads {
+  int all = 0;  // of the session; 0: the store has them all, in their order
+  std::vector<std::vector<int>> own = {};  // [layers]: of each head of the store, the session's
+};
 
 struct StoreOptions {
   CacheFormat format;
@@ -50,7 +57,8 @@ struct StoreOptions {
   Budget* disk_budget = nullptr;    // bounds the slab file
   std::string disk_directory;  // of the temporary slab file; empty: no disk tier without a session
   PageTables::Sharing tables = PageTables::Sharing::kLayer;
-  bool poison_freed = false;  // overwrite what is freed with NaNs (tests; takes memory and time)
+  SessionHeads session_heads;  // where there is a session; head groups of one head then
+  bool poison_freed = false;   // overwrite what is freed with NaNs (tests; takes memory and time)
 };
 
 // The fixed parts of what Create takes from each tier, for the planner; slabs come on top.
@@ -64,6 +72,9 @@ struct StoreFootprint {
   int64_t bounce = 0;           // host; with what listed pages and their lists take
 };
 StoreFootprint FootprintOf(const StoreOptions& options);
+
+// The format of the session's file, which may have more heads than the store.
+CacheFormat SessionFormatOf(const StoreOptions& options);
 
 // Every number in range, and no size that wraps.
 Status CheckStoreOptions(const StoreOptions& options);

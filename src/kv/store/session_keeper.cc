@@ -1,6 +1,7 @@
 #include "kv/store/session_keeper.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,7 +59,14 @@ Status SessionKeeper::WriteSlabs(const Sequence& sequence) {
   return status.ok() ? cache_.LaneStatus() : status;
 }
 
-Status SessionKeeper::Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta) {
+int SessionKeeper::InSession(int layer, int group) const {
+  const SessionHeads& heads = cache_.options.session_heads;
+  if (heads.all == 0) return group;
+  return heads.own[static_cast<size_t>(layer)][static_cast<size_t>(group)];
+}
+
+Result<Manifest> SessionKeeper::Write(SequenceId id, std::span<const TokenId> tokens,
+                                      Manifest meta) {
   if (!cache_.disk.holds_session()) {
     return Status(StatusCode::kInvalidArgument, "KV store: there is no session to save to");
   }
@@ -82,27 +90,33 @@ Status SessionKeeper::Save(SequenceId id, std::span<const TokenId> tokens, Manif
   if (status.ok()) status = WriteSlabs(*sequence);
   if (!status.ok()) return status;
 
-  const std::vector<SavedSlab> before = cache_.disk.file().manifest().slabs;
-  meta.format = cache_.format;
+  meta.format = SessionFormatOf(cache_.options);
   meta.tokens.assign(tokens.begin(), tokens.begin() + held);
   meta.slabs.clear();
   status = VisitSlabs(*sequence, [&](const Slab& slab, int segment, int pages) {
     DiskCopy& copy = *slab.disk;
     Status written = copy.Check(pages);
     if (!written.ok()) return written;
-    SavedSlab saved{slab.layer, slab.group, segment, pages, copy.slot, {}};
+    const int group = InSession(slab.layer, slab.group);
+    SavedSlab saved{slab.layer, group, segment, pages, copy.slot, {}};
     saved.checksums.assign(copy.checksums.begin(), copy.checksums.begin() + pages);
     meta.slabs.push_back(std::move(saved));
     return OkStatus();
   });
   if (!status.ok()) return status;
-  // Even if the commit fails, a crash may bring its manifest back.
+  // Even if the commit fails, a crash may bring its manifest back. Where none follows, pages that
+  // replace these go to another slot for nothing.
   status = VisitSlabs(*sequence, [](const Slab& slab, int, int pages) {
     slab.disk->sealed = std::max(slab.disk->sealed, pages);
     return OkStatus();
   });
-  if (status.ok()) status = cache_.disk.file().Commit(meta);
   if (!status.ok()) return status;
+  return meta;
+}
+
+Status SessionKeeper::Commit(const Manifest& manifest) {
+  const std::vector<SavedSlab> before = cache_.disk.file().manifest().slabs;
+  if (Status s = cache_.disk.file().Commit(manifest); !s.ok()) return s;
   if (!std::exchange(restored_, true)) {
     // The session that was there is replaced without having been restored.
     for (const SavedSlab& slab : before) cache_.disk.file().Free(slab.slot);
@@ -211,13 +225,25 @@ Result<SequenceId> SessionKeeper::Restore() {
 }
 
 void SessionKeeper::AdoptSlabs(const Manifest& manifest, Sequence* sequence) {
+  const CacheFormat& format = cache_.format;
+  // [layers, head groups of the session]: those of the store.
+  std::vector<std::map<int, int>> groups(static_cast<size_t>(format.layers));
+  for (int layer = 0; layer < format.layers; ++layer) {
+    for (int group = 0; group < format.head_groups(layer); ++group) {
+      groups[static_cast<size_t>(layer)][InSession(layer, group)] = group;
+    }
+  }
   for (const SavedSlab& saved : manifest.slabs) {
+    const std::map<int, int>& of_layer = groups[static_cast<size_t>(saved.layer)];
+    const auto own = of_layer.find(saved.group);
+    if (own == of_layer.end()) continue;  // another store's
+    const int group = own->second;
     auto copy = std::make_shared<DiskCopy>(saved.slot, cache_.format.segment_pages);
     copy->pages = copy->sealed = saved.pages;
     std::copy(saved.checksums.begin(), saved.checksums.end(), copy->checksums.begin());
-    sequence->tables.of(saved.layer, saved.group)
-        .Exchange(saved.group, saved.segment,
-                  cache_.slabs->Adopt(saved.layer, saved.group, saved.segment, std::move(copy)));
+    sequence->tables.of(saved.layer, group)
+        .Exchange(group, saved.segment,
+                  cache_.slabs->Adopt(saved.layer, group, saved.segment, std::move(copy)));
   }
   restored_ = true;
 }

@@ -20,8 +20,9 @@ class SessionKeeper {
   SessionKeeper(Cache* cache, Sequences* sequences, StepReads* reads)
       : cache_(*cache), sequences_(*sequences), reads_(*reads) {}
 
-  // As Store's functions of these names, between steps.
-  Status Save(SequenceId id, std::span<const TokenId> tokens, Manifest meta);
+  // As Store's functions of these names, or with "Session" behind them, between steps.
+  Result<Manifest> Write(SequenceId id, std::span<const TokenId> tokens, Manifest meta);
+  Status Commit(const Manifest& manifest);
   Result<SequenceId> Restore();
   Status BringUp(SequenceId id, const SlotAngles& angles, WithoutRoom rest,
                  const UpProgress& progress);
@@ -37,7 +38,9 @@ class SessionKeeper {
   // The tokens behind the last whole page, as SavedKept::open has them, to or from `bytes`.
   enum class OpenPagesTo { kSession, kSequence };
   Status CopyOpenPages(const Sequence& sequence, OpenPagesTo to, std::byte* bytes);
-  // Gives the sequence's tables the slabs of the manifest.
+  // As the session knows a head group of the store.
+  int InSession(int layer, int group) const;
+  // Gives the sequence's tables the slabs of the manifest that are of the store's heads.
   void AdoptSlabs(const Manifest& manifest, Sequence* sequence);
   // Brings a copy of every slab to disk, and waits for it.
   Status WriteSlabs(const Sequence& sequence);

@@ -29,7 +29,7 @@ struct Store::Impl {
 // --- Making
 
 Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* env, Device* device,
-                                             Lanes* lanes, std::unique_ptr<SlabFile> session) {
+                                             Lanes* lanes, std::shared_ptr<SlabFile> session) {
   Status status = CheckStoreOptions(options);
   if (!status.ok()) return status;
   const bool has_disk = session != nullptr || !options.disk_directory.empty();
@@ -42,7 +42,7 @@ Result<std::unique_ptr<Store>> Store::Create(const StoreOptions& options, Env* e
                   "KV store: placement on disk needs a directory or a session for the disk tier");
   }
   const bool is_session = session != nullptr;
-  if (is_session && !SameFormat(session->format(), options.format)) {
+  if (is_session && !SameFormat(session->format(), SessionFormatOf(options))) {
     return Status(StatusCode::kInvalidArgument,
                   "KV store: the session's pages, head groups or segments are laid out otherwise "
                   "than this cache; use the settings that it was saved with");
@@ -173,8 +173,19 @@ StepReads& Store::reads() { return impl_->reads; }
 
 Status Store::Save(SequenceId sequence, std::span<const TokenId> tokens, Manifest meta) {
   Status status = impl_->step.Refuse("a session cannot be saved");
-  return status.ok() ? impl_->session.Save(sequence, tokens, std::move(meta)) : status;
+  if (!status.ok()) return status;
+  const Result<Manifest> written = impl_->session.Write(sequence, tokens, std::move(meta));
+  return written.ok() ? impl_->session.Commit(*written) : written.status();
 }
+
+Result<Manifest> Store::WriteSession(SequenceId sequence, std::span<const TokenId> tokens,
+                                     Manifest meta) {
+  Status status = impl_->step.Refuse("a session cannot be saved");
+  if (!status.ok()) return status;
+  return impl_->session.Write(sequence, tokens, std::move(meta));
+}
+
+Status Store::CommitSession(const Manifest& manifest) { return impl_->session.Commit(manifest); }
 
 Result<SequenceId> Store::Restore() {
   Status status = impl_->step.Refuse("a session cannot be restored");

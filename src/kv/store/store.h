@@ -42,11 +42,11 @@ struct TierUsage {
 
 class Store {
  public:
-  // Kernels run on the lane compute. `session` may be null; when given, it is the disk tier too.
-  // Everything outlives the store.
+  // Kernels run on the lane compute. `session` may be null; when given, it is the disk tier too,
+  // perhaps that of other stores (StoreOptions::session_heads). Everything else outlives the store.
   static Result<std::unique_ptr<Store>> Create(const StoreOptions& options, Env* env,
                                                Device* device, Lanes* lanes,
-                                               std::unique_ptr<SlabFile> session);
+                                               std::shared_ptr<SlabFile> session);
   ~Store();
 
   // --- Sequences
@@ -101,6 +101,11 @@ class Store {
   // with some tokens of a prompt its words and that prompt's tokens. After any error the file holds
   // what was saved before.
   Status Save(SequenceId sequence, std::span<const TokenId> tokens, Manifest meta);
+  // The same of stores that share a session, in two parts: each writes what it has and describes
+  // it; then one of them commits one of the descriptions with the slabs of all.
+  Result<Manifest> WriteSession(SequenceId sequence, std::span<const TokenId> tokens,
+                                Manifest meta);
+  Status CommitSession(const Manifest& manifest);
   // The sequence that the session's file holds, its slabs on disk until they are read and there is
   // room above. Empty when the session is new.
   Result<SequenceId> Restore();

@@ -46,7 +46,7 @@ class DiskCopy {
 class DiskTier {
  public:
   // `file` may be null: there is no disk tier then.
-  DiskTier(std::unique_ptr<SlabFile> file, Budget* budget, Lanes* lanes, const CacheFormat& format)
+  DiskTier(std::shared_ptr<SlabFile> file, Budget* budget, Lanes* lanes, const CacheFormat& format)
       : file_(std::move(file)), budget_(budget), lanes_(lanes), format_(format) {}
 
   bool present() const { return file_ != nullptr; }
@@ -73,7 +73,7 @@ class DiskTier {
     Fence used;
   };
 
-  std::unique_ptr<SlabFile> file_;
+  std::shared_ptr<SlabFile> file_;
   Budget* const budget_;
   Lanes* const lanes_;
   const CacheFormat& format_;

@@ -1,0 +1,56 @@
+#include "engine/shared_save.h"
+
+#include <utility>
+
+namespace headway {
+namespace {
+
+constexpr int64_t kGoOn = 0, kSave = 1;
+
+}  // namespace
+
+Result<kv::Manifest> SharedSave::Join() {
+  for (const std::optional<Result<kv::Manifest>>& part : parts_) {
+    if (!part->ok()) return part->status();
+  }
+  kv::Manifest all = std::move(**parts_.front());
+  for (size_t rank = 1; rank < parts_.size(); ++rank) {
+    kv::Manifest& part = **parts_[rank];
+    all.slabs.insert(all.slabs.end(), std::make_move_iterator(part.slabs.begin()),
+                     std::make_move_iterator(part.slabs.end()));
+  }
+  return all;
+}
+
+void SharedSave::Lead(Communicator& communicator, const std::function<void()>& hook) {
+  leading_ = &communicator;
+  at_ = At::kInHook;
+  hook();
+  at_ = At::kInCall;
+  // A rank that has ended ends the next step of the others.
+  (void)communicator.OfFirst(kGoOn);
+}
+
+void SharedSave::LeadAlone(const std::function<void()>& hook) {
+  at_ = At::kInLoneHook;
+  hook();
+  at_ = At::kInCall;
+}
+
+void SharedSave::Follow(Communicator& communicator, const WritePart& write) {
+  while (true) {
+    const Result<int64_t> told = communicator.OfFirst(kGoOn);
+    if (!told.ok() || *told == kGoOn) return;
+    Write(communicator.rank(), write);
+    (void)communicator.OfFirst(kGoOn);  // it is written
+  }
+}
+
+Status SharedSave::WriteOnAll(const WritePart& write) {
+  const Result<int64_t> told = leading_->OfFirst(kSave);
+  if (!told.ok()) return told.status();
+  Write(leading_->rank(), write);
+  return leading_->OfFirst(kGoOn).status();  // all have written
+}
+
+}  // namespace headway

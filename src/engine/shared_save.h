@@ -1,0 +1,55 @@
+// SharedSave: how ranks in one process save into the one session that they share. Each writes what
+// it has and describes it; the first one commits all of it at once.
+#ifndef HEADWAY_ENGINE_SHARED_SAVE_H_
+#define HEADWAY_ENGINE_SHARED_SAVE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "headway/status.h"
+#include "kv/session/manifest.h"
+#include "parallel/communicator.h"
+
+namespace headway {
+
+class SharedSave {
+ public:
+  // A rank's part of the session, once it is in the file.
+  using WritePart = std::function<Result<kv::Manifest>()>;
+
+  void SetRanks(int ranks) { parts_.resize(static_cast<size_t>(ranks)); }
+  // On each rank, between two steps of all.
+  void Write(int rank, const WritePart& write) { parts_[static_cast<size_t>(rank)] = write(); }
+  // Once all have: the first one's description with the slabs of all, or the first error.
+  Result<kv::Manifest> Join();
+
+  // Within a call that runs on all ranks, at a point that they all come to. The first one's `hook`
+  // may call WriteOnAll; then the others go on.
+  void Lead(Communicator& communicator, const std::function<void()>& hook);
+  // On the others, until the first one goes on.
+  void Follow(Communicator& communicator, const WritePart& write);
+  // The first one's `hook` is called while ranks are not at one point, but hold what was saved.
+  void LeadAlone(const std::function<void()>& hook);
+
+  // Where the first one is.
+  enum class At : uint8_t {
+    kBetweenCalls,
+    kInCall,
+    kInHook,  // of Lead
+    kInLoneHook,
+  };
+  At at() const { return at_; }
+  void set_at(At at) { at_ = at; }
+  Status WriteOnAll(const WritePart& write);
+
+ private:
+  std::vector<std::optional<Result<kv::Manifest>>> parts_;  // [ranks]
+  At at_ = At::kBetweenCalls;
+  Communicator* leading_ = nullptr;  // of Lead
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_SHARED_SAVE_H_
