@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <span>
@@ -14,12 +13,12 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/half.h"
 #include "kv/policy/salient_blocks.h"
 #include "support/cache_reading.h"
 #include "support/golden.h"
 #include "support/golden_fixture.h"
 #include "support/grid.h"
+#include "support/plain_blocks.h"
 #include "support/step_harness.h"
 
 namespace headway::testing {
@@ -27,14 +26,6 @@ namespace {
 
 constexpr int64_t kSteps = 40;
 constexpr int64_t kBlock = kv::SalientBlocks::kSummary.block_slots;
-// Of equal codes of worth the first are taken, and there are 32 to a power of two.
-const double kCode = std::exp2(1.0 / 32);
-
-// What a block may be worth.
-struct Worth {
-  double low = 0.0, high = 0.0;
-};
-
 // A decode under a configuration; of each step what every head attended to.
 class Decode {
  public:
@@ -107,15 +98,13 @@ class Decode {
     for (int head = 0; head < shape_.kv_heads && places > 0; ++head) {
       const Cached keys = ReadHead(*h_, h_->store(), sequence_, layer, head);
       const std::vector<Worth> worth =
-          WorthOf(keys, q + int64_t{head} * shape_.group() * shape_.head_dim, blocks);
-      std::vector<double> best;
-      for (const Worth& each : worth) best.push_back(each.high);
-      std::sort(best.rbegin(), best.rend());
-      const double least = kCode * best[static_cast<size_t>(listed - 1)];
+          WorthOf(h_->store().format().page, static_cast<int>(kBlock), keys,
+                  q + int64_t{head} * shape_.group() * shape_.head_dim, shape_.group(), blocks);
+      const std::vector<bool> sure = SurelyListed(worth, listed);
       const std::vector<int64_t>& there =
           lists_[step][static_cast<size_t>(layer)][static_cast<size_t>(head)];
       for (int64_t block = 0; block < blocks; ++block) {
-        if (worth[static_cast<size_t>(block)].low <= least) continue;
+        if (!sure[static_cast<size_t>(block)]) continue;
         ++*decided;
         EXPECT_TRUE(std::binary_search(there.begin(), there.end(), block * kBlock))
             << "step " << step << " layer " << layer << " head " << head << " block " << block;
@@ -169,54 +158,6 @@ class Decode {
     had.assign(blocks.begin(), blocks.end());
     std::sort(list->begin(), list->end());
     ASSERT_EQ(std::adjacent_find(list->begin(), list->end()), list->end());
-  }
-
-  // A block's score for a query, and how far that of its codes may be from it: these have 127 steps
-  // for the means and 255 for the variances, and the query has the activations' dtype.
-  Bounded ScoreOf(const Cached& keys, const float* q, int64_t block) const {
-    const PageFormat& page = h_->store().format().page;
-    const double scale = 1.0 / std::sqrt(static_cast<double>(page.head_dim));
-    constexpr double kQuery = 0x1p-8;
-    Bounded score;
-    double reach = 0.0, square_reach = 0.0, most_mean = 0.0, most_variance = 0.0;
-    for (int c = 0; c < page.head_dim; ++c) {
-      double sum = 0.0, squares = 0.0;
-      for (int64_t slot = 0; slot < kBlock; ++slot) {
-        const double k =
-            LoadAsFloat(keys.k.data(), (block * kBlock + slot) * page.head_dim + c, page.dtype);
-        sum += k;
-        squares += k * k;
-      }
-      const double mean = sum / kBlock, variance = squares / kBlock - mean * mean;
-      const double x = scale * double{q[c]};
-      score.value += x * mean + 0.5 * x * x * variance;
-      score.error += kQuery * (std::abs(x * mean) + x * x * variance);
-      reach += std::abs(x);
-      square_reach += 0.5 * x * x;
-      most_mean = std::max(most_mean, std::abs(mean));
-      most_variance = std::max(most_variance, variance);
-    }
-    score.error += reach * most_mean / 127 + square_reach * most_variance / 255;
-    return score;
-  }
-
-  // The sum over the head's queries of each block's share.
-  std::vector<Worth> WorthOf(const Cached& keys, const float* q, int64_t blocks) const {
-    std::vector<Worth> worth(static_cast<size_t>(blocks));
-    for (int g = 0; g < shape_.group(); ++g) {
-      std::vector<Bounded> scores;
-      double low = 0.0, high = 0.0;  // the sum of exponentials
-      for (int64_t block = 0; block < blocks; ++block) {
-        scores.push_back(ScoreOf(keys, q + g * shape_.head_dim, block));
-        low += std::exp(scores.back().low());
-        high += std::exp(scores.back().high());
-      }
-      for (size_t i = 0; i < scores.size(); ++i) {
-        worth[i].low += std::exp(scores[i].low()) / high;
-        worth[i].high += std::exp(scores[i].high()) / low;
-      }
-    }
-    return worth;
   }
 
   Model& model_;

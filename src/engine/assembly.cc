@@ -76,6 +76,13 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
       kv::Store::Create(options, env, device.get(), lanes.get(), std::move(session));
   if (!new_store.ok()) return new_store.status();
   kept_store = std::move(*new_store);
+  if (layout.demoted.has_value()) {
+    Result<std::unique_ptr<Demoted>> held = Demoted::Create(
+        {*kernels, *device, *compute, *device_budget, *options.device_budget, *options.host_budget},
+        *layout.demoted);
+    if (!held.ok()) return held.status();
+    demoted = std::move(*held);
+  }
   Result<std::unique_ptr<Executor>> made = Executor::Create({*model,
                                                              *kernels,
                                                              *device,
@@ -86,7 +93,8 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                                                              {},
                                                              weights.get(),
                                                              nullptr,
-                                                             communicator},
+                                                             communicator,
+                                                             demoted.get()},
                                                             layout.executor);
   if (!made.ok()) return made.status();
   kept_executor = std::move(*made);
@@ -94,7 +102,7 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
   evicts.host_reads_device = device->host_reads_memory();
   Result<std::unique_ptr<Evictor>> new_evictor =
       Evictor::Create({*model, *kernels, *device, *compute, *executor, *store, *kept_store,
-                       *device_budget, *memory_budget, weights.get()},
+                       *device_budget, *memory_budget, weights.get(), demoted.get()},
                       evicts);
   if (!new_evictor.ok()) return new_evictor.status();
   evictor = std::move(*new_evictor);

@@ -45,6 +45,7 @@ struct Assembly {
   std::unique_ptr<Executor> executor;
   // Of a context that lets tokens go; else null.
   std::unique_ptr<kv::Store> kept_store;
+  std::unique_ptr<Demoted> demoted;  // null where what they do not keep is dropped
   std::unique_ptr<Executor> kept_executor;
   std::unique_ptr<Evictor> evictor;
 

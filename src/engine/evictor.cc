@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "engine/step/gather_tokens.h"
 #include "engine/step/step_context.h"
 #include "kv/policy/eviction_budgets.h"
 
@@ -56,6 +57,7 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   if (!kept.ok()) return kept;
   const ModelShape& shape = limits_.shape;
   const auto heads = static_cast<size_t>(shape.kv_heads);
+  if (parts_.demoted != nullptr) parts_.demoted->Begin(*kept);
   Status status = FindBudgets(prompt);
   for (int layer = 0; status.ok() && layer < shape.layers; ++layer) {
     status = EvictLayer(layer, prompt, *kept,
@@ -65,6 +67,7 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   const Status done = parts_.compute.Synchronize();
   if (status.ok()) status = done;
   if (status.ok()) return kept;
+  Forget(*kept);
   parts_.to.Drop(*kept);
   return status;
 }
@@ -112,6 +115,7 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to,
   const int64_t closed = keys[0].back().position;
   const std::vector<kv::KeptOfHead> kept =
       kv::ChooseKept(policy, weights, closed, budgets, limits_.page.page_slots);
+  if (parts_.demoted != nullptr) parts_.demoted->Hold(to, layer, keys, kept, closed);
   slots_.clear();
   slots_.reserve(static_cast<size_t>(heads * places_.slot_stride));  // copies read them
   for (int head = 0; head < heads; ++head) {
@@ -146,22 +150,8 @@ Status Evictor::KeepHead(int layer, int head, kv::SequenceId to, std::span<const
   HEADWAY_CHECK(std::ssize(positions) <= places_.slot_stride);
   const auto first_slot = std::ssize(slots_);
   std::vector<GatherSlotsItem> items;
-  auto next = positions.begin();
-  for (const KeyRun& range : keys.first(keys.size() - 1)) {
-    const auto end = std::lower_bound(next, positions.end(), range.position + range.pages.count);
-    if (next == end) continue;
-    const int64_t at = next - positions.begin();
-    GatherSlotsItem item;
-    item.from = range.pages;
-    item.slots = slots + at;
-    item.count = end - next;
-    item.to = kv::RunIn(places_.plain, rows, static_cast<int>(at / limits_.page.page_slots), 0);
-    item.to.first_slot = at % limits_.page.page_slots;
-    item.to.count = item.count;
-    for (; next != end; ++next) slots_.push_back(static_cast<int32_t>(*next - range.position));
-    items.push_back(item);
-  }
-  HEADWAY_CHECK(next == positions.end());
+  GatherTokens(keys.first(keys.size() - 1), positions, slots, kv::RunIn(places_.plain, rows, 0, 0),
+               &slots_, &items);
   if (!positions.empty()) {
     parts_.compute.Copy(reinterpret_cast<std::byte*>(slots),
                         reinterpret_cast<const std::byte*>(slots_.data() + first_slot),

@@ -1,5 +1,6 @@
 // Evictor: when a prompt has been read, lets each KV head keep the tokens that an EvictionPolicy
-// chooses, in a cache of their own; the prompt's whole cache may then go.
+// chooses, in a cache of their own; the prompt's whole cache may then go. What they let go of is
+// dropped, or demoted (engine/step/demoted.h).
 #ifndef HEADWAY_ENGINE_EVICTOR_H_
 #define HEADWAY_ENGINE_EVICTOR_H_
 
@@ -28,6 +29,10 @@ class Evictor {
   // A sequence of the other store with what is kept of `prompt`, which the executor read last and
   // which stays as it is. After an error there is no such sequence.
   Result<kv::SequenceId> Evict(kv::SequenceId prompt);
+  // The sequence of the other store is dropped.
+  void Forget(kv::SequenceId kept) {
+    if (parts_.demoted != nullptr) parts_.demoted->Forget(kept);
+  }
 
   // Tokens that heads were given of the last prompt, before pages were filled: [layers * KV heads].
   const std::vector<int64_t>& budgets() const { return budgets_; }

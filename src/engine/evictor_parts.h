@@ -7,6 +7,7 @@
 #include "device/budget.h"
 #include "device/device.h"
 #include "engine/executor.h"
+#include "engine/step/demoted.h"
 #include "engine/step/weight_stream.h"
 #include "kernels/kernels.h"
 #include "kv/policy/eviction.h"
@@ -42,6 +43,7 @@ struct EvictorParts {
   Budget& host_budget;              // of memory that results come to, where the host does not read
                                     // that
   WeightStream* weights = nullptr;  // brings the layers that are not resident; null: all are
+  Demoted* demoted = nullptr;       // holds what is let go of; null: it is dropped
 };
 
 }  // namespace headway

@@ -91,7 +91,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
   for (size_t i = 0; i < path_memory.offsets.size(); ++i) {
     std::unique_ptr<AttentionPath> path = RegisteredPaths()[i].make(
         {context_, batch_, reads_, *board_, memory_->data() + path_memory.offsets[i], parts.host,
-         static_cast<int>(paths_.size()), parts.salience});
+         static_cast<int>(paths_.size()), parts.salience, parts.demoted});
     if (path == nullptr) continue;
     choose_by_query_ = choose_by_query_ || path->ChoosesByQuery();
     keep_x_ = keep_x_ || path->WantsX();

@@ -53,6 +53,7 @@ struct ExecutorParts {
   WeightStream* weights = nullptr;       // brings the layers that are not resident; null: all are
   Salience* salience = nullptr;          // of the path `salient`; null without it
   Communicator* communicator = nullptr;  // of ranks that have shards; null: the model is whole
+  Demoted* demoted = nullptr;            // of the path `demoted`; null without it
 };
 
 class Executor {

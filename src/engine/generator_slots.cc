@@ -33,6 +33,7 @@ Status Generator::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double 
 
 void Generator::DropSequence(Slot* slot) {
   if (slot->sequence.has_value() && salience_ != nullptr) salience_->Forget(*slot->sequence);
+  if (slot->kept()) evictor_->Forget(*slot->sequence);
   if (slot->sequence.has_value()) StoreOf(*slot).Drop(*slot->sequence);
   if (reading_ == slot - slots_.data()) reading_ = -1;
   *slot = Slot{};

@@ -160,6 +160,14 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
                   .behind = basis.behind,
                   .activation_dtype = prompts.executor.activation_dtype,
                   .host_reads_device = basis.host_reads_device};
+  if (!policy.demotion.demotes()) return kept;
+  kept.executor.demotion = policy.demotion;
+  kept.demoted = {.shape = shape,
+                  .page = kept.store.format.page,
+                  .policy = policy.demotion,
+                  .sequences = basis.sequences,
+                  .length = length,
+                  .pages = kv::LetGoPages(policy, shape.layers, shape.kv_heads, length, slots)};
   return kept;
 }
 
@@ -241,19 +249,23 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
     const int64_t results =
         layout.salience.has_value() ? Salience::ResultBytes(*layout.salience) : 0;
     const int64_t kept = layout.kept.has_value() ? layout.kept->StoreBytes() : 0;
-    return plan::CacheBytes{footprint.open_pages,
-                            footprint.append_buffer,
-                            footprint.streaming_heads,
-                            footprint.staging,
-                            footprint.summaries,
-                            footprint.sketches,
-                            footprint.bounce,
-                            store.format.slab_bytes(),
-                            store.format.x_slab_bytes(),
-                            kept + (shared->salient_on_host ? 0 : salient),
-                            shared->salient_on_host ? salient : 0,
-                            layout.kept.has_value() ? layout.kept->HostBytes() : results,
-                            shared->kept_session ? layout.kept->FileBytes() : 0};
+    const DemotedLimits* const demoted = layout.demoted();
+    return plan::CacheBytes{
+        footprint.open_pages,
+        footprint.append_buffer,
+        footprint.streaming_heads,
+        footprint.staging,
+        demoted == nullptr ? footprint.summaries : Demoted::SummaryBytes(*demoted),
+        footprint.sketches,
+        footprint.bounce,
+        store.format.slab_bytes(),
+        store.format.x_slab_bytes(),
+        kept + (shared->salient_on_host ? 0 : salient),
+        demoted != nullptr        ? Demoted::HostBytes(*demoted)
+        : shared->salient_on_host ? salient
+                                  : 0,
+        layout.kept.has_value() ? layout.kept->HostBytes() : results,
+        shared->kept_session ? layout.kept->FileBytes() : 0};
   };
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
     const Layout layout = lay_out(cut);
@@ -261,6 +273,7 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
     int64_t bytes = Executor::Bytes(shape, layout.executor, *shared->kernels);
     if (layout.salience.has_value()) bytes += Salience::DeviceBytes(*layout.salience);
     if (!layout.kept.has_value()) return bytes;
+    if (layout.demoted() != nullptr) bytes += Demoted::DeviceBytes(*layout.demoted());
     return bytes + Executor::Bytes(shape, layout.kept->executor, *shared->kernels) +
            Evictor::Bytes(layout.kept->evictor);
   };

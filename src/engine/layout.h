@@ -12,6 +12,7 @@
 #include "engine/evictor.h"
 #include "engine/executor.h"
 #include "engine/paths/host_attention.h"
+#include "engine/step/demoted.h"
 #include "engine/step/salience.h"
 #include "kernels/kernels.h"
 #include "kv/policy/eviction.h"
@@ -53,6 +54,7 @@ struct KeptLayout {
   kv::StoreOptions store;
   ExecutorLimits executor;
   EvictorLimits evictor;
+  std::optional<DemotedLimits> demoted;  // what is not kept
   // Of a sequence at its full length, at most.
   int64_t sequence_slabs = 0;
   int64_t kept_pages = 0;
@@ -74,6 +76,10 @@ struct Layout {
   std::optional<KeptLayout> kept;
   std::optional<SalienceLimits> salience;
 
+  // Null where nothing is demoted.
+  const DemotedLimits* demoted() const {
+    return kept.has_value() && kept->demoted.has_value() ? &*kept->demoted : nullptr;
+  }
   // Of the path `host`, whose queries have the activations' dtype.
   HostAttentionLimits host(const ModelShape& shape) const;
 };

@@ -201,15 +201,18 @@ void StepHarness::MakeBudgets(Layout* layout) {
   const kv::StoreFootprint fixed = kv::FootprintOf(*options);
   const int64_t slab = options->format.slab_bytes();
   const int64_t kept = layout->kept.has_value() ? layout->kept->StoreBytes() : 0;
+  const DemotedLimits* const demoted = layout->demoted();
+  const int64_t summaries = demoted == nullptr ? 0 : Demoted::SummaryBytes(*demoted);
+  const int64_t let_go = demoted == nullptr ? 0 : Demoted::HostBytes(*demoted);
   const int64_t salient =
       layout->salience.has_value() ? Salience::TokenBytes(*layout->salience) : 0;
   const bool on_host = config_.salient_on_host;
   device_budget_ = std::make_unique<Budget>(
       "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
                     fixed.summaries + fixed.sketches + config_.page_cache_bytes +
-                    config_.device_slabs * slab + kept + (on_host ? 0 : salient));
+                    config_.device_slabs * slab + kept + summaries + (on_host ? 0 : salient));
   host_budget_ = std::make_unique<Budget>(
-      "host", fixed.bounce + (on_host ? salient : 0) + config_.host_slabs * slab +
+      "host", fixed.bounce + (on_host ? salient : 0) + let_go + config_.host_slabs * slab +
                   config_.host_slabs * options->format.x_slab_bytes());
   options->device_budget = device_budget_.get();
   options->host_budget = host_budget_.get();

@@ -93,6 +93,7 @@ class StepHarness {
   Evictor& evictor() { return *assembly_.evictor; }
   Salience& salience() { return *assembly_.salience; }
   kv::Store& kept_store() { return *assembly_.kept_store; }
+  Demoted& demoted() { return *assembly_.demoted; }
   // Of what lies in host memory, what the host attends to now.
   double host_share() const { return assembly_.host_share.share(); }
 

@@ -24,6 +24,7 @@
 
 namespace headway {
 
+class Demoted;
 class Salience;
 
 // What a path works with; all outlives it.
@@ -36,6 +37,7 @@ struct PathParts {
   HostOptions host;              // of the path `host`
   int number;                    // of this path among all: its name in Reads
   Salience* salience = nullptr;  // of the path `salient`; null without it
+  Demoted* demoted = nullptr;    // of the path `demoted`; null without it
 };
 
 // What a step calls, in this order: BeginStep; Take for each layer, before the first layer, or
@@ -92,6 +94,7 @@ inline constexpr int kSelection = 150;
 inline constexpr int kSelectedPrefill = 160;
 inline constexpr int kSelfExtend = 170;
 inline constexpr int kSalient = 180;
+inline constexpr int kDemoted = 190;
 inline constexpr int kHost = 200;
 inline constexpr int kRest = 1000;  // slabs that are resident, or stream
 inline constexpr int kStreamingHeads = 1100;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/paths/demoted.h"
 #include "engine/paths/host.h"
 #include "engine/paths/recompute.h"
 #include "engine/paths/salient.h"
@@ -17,9 +18,9 @@ namespace headway {
 namespace {
 
 std::vector<PathKind>& Kinds() {
-  static std::vector<PathKind> kinds = {kRecomputePath,  kSelectionPath,      kSelectedPrefillPath,
-                                        kSelfExtendPath, kSalientPath,        kHostPath,
-                                        kSlabsPath,      kStreamingHeadsPath, kTailPath};
+  static std::vector<PathKind> kinds = {
+      kRecomputePath, kSelectionPath, kSelectedPrefillPath, kSelfExtendPath,     kSalientPath,
+      kDemotedPath,   kHostPath,      kSlabsPath,           kStreamingHeadsPath, kTailPath};
   return kinds;
 }
 

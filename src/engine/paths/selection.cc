@@ -277,8 +277,8 @@ DecodeRest SelectionPath::RestOf(int layer, const Choice& choice) {
 AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
                                          const SelectItem& select) {
   const DecodeRest rest = RestOf(layer, choice);
-  const Board::States states =
-      parts_.board.TakeStates(choice.entry, cut_.parts + (rest.result == nullptr ? 0 : 1));
+  const Board::States states = parts_.board.TakeStates(
+      choice.entry, {0, context_.shape.kv_heads, 0}, cut_.parts + (rest.result == nullptr ? 0 : 1));
   return {.q = select.q,
           .move = context_.turns->MoveTo(choice.entry, choice.end,
                                          choice.blocks - choice.budget.far_end),

@@ -32,7 +32,8 @@ int64_t MaxParts(const ModelShape& shape, const ExecutorLimits& limits,
     parts = std::max(parts, PartsAt(shape, limits, kernels, length));
   }
   // Lengths just before a split doubles have up to twice the parts of a sampled one.
-  return 2 * parts + SelectedStates(shape, limits, kernels).parts;
+  return 2 * parts + SelectedStates(shape, limits, kernels).parts +
+         DemotedStates(shape, limits, kernels).parts;
 }
 
 struct Sizes {
@@ -154,14 +155,18 @@ void Board::AttendWithDenseRows(int entry, std::span<const kv::HeadRun> heads, c
   for (const kv::HeadRun& run : heads) dense_.MakeItems(entry, run, keys, &items_);
 }
 
-Board::States Board::TakeStates(int entry, int parts) {
-  for (int head = 0; head < context_.shape.kv_heads; ++head) {
+Board::States Board::TakeStates(int entry, const kv::HeadRun& heads, int parts) {
+  for (int head = heads.head; head < heads.head + heads.heads; ++head) {
     HeadStates& states = StatesOf(entry, head);
     HEADWAY_CHECK(batch_[entry].decode && !states.started && parts <= max_parts_);
     states.parts = parts;
     states.started = true;
   }
-  return StatesFrom(entry, 0);
+  const int64_t head = int64_t{heads.head} * context_.shape.group();  // query head
+  States states = StatesFrom(entry, 0);
+  states.o += head * context_.shape.head_dim;
+  states.lse += head;
+  return states;
 }
 
 // The last ones of the first entry: MaxParts counts them behind those of all ranges.

@@ -60,15 +60,15 @@ class Board {
   // paths that run it by themselves, behind a Flush and before anything else of those heads.
   void MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
                  RangeOrder order, std::vector<AttentionItem>* items);
-  // The next `parts` states of all heads of a decode entry that no other path has added to in the
+  // The next `parts` states of heads of a decode entry that no other path has added to in the
   // layer, for a path that writes them by itself before the Merge.
   struct States {
-    float* o = nullptr;  // [query_heads, head_dim], part p at p * o_part_stride
+    float* o = nullptr;  // [query heads, head_dim], part p at p * o_part_stride
     int64_t o_part_stride = 0;
-    float* lse = nullptr;  // [query_heads]
+    float* lse = nullptr;  // [query heads]
     int64_t lse_part_stride = 0;
   };
-  States TakeStates(int entry, int parts);
+  States TakeStates(int entry, const kv::HeadRun& heads, int parts);
   // For an observer of a single decode entry: `parts` states of all heads that nobody takes, since
   // the path that lists blocks attends to none. What is in them stays until the next call.
   struct SpareStates : States {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "kv/policy/demotion.h"
 #include "kv/policy/salience.h"
 #include "kv/policy/selection.h"
 #include "model/self_extend.h"
@@ -23,6 +24,7 @@ struct ExecutorLimits {
   int64_t gather_tokens = 0;     // StoreOptions::gather_tokens; 0: nothing is recomputed
   int64_t observed_queries = 0;  // of a prompt, the last ones, that are kept
   kv::SaliencePolicy salience;   // if it chooses, there is a path `salient`
+  kv::DemotionPolicy demotion;   // if it demotes, there is a path `demoted`
   bool query_moments = false;    // are taken of a prompt, from moments_from on
   int64_t moments_from = 0;
   bool streaming_heads = false;          // some are: their keys are cut otherwise

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "engine/step/gather_tokens.h"
 #include "engine/step/step_context.h"
 #include "kernels/items.h"
 
@@ -248,22 +249,12 @@ void Salience::Gather(int layer, int head, std::span<const KeyRun> keys,
                       std::vector<GatherSlotsItem>* items) {
   int64_t& count = chosen->counts[static_cast<size_t>(HeadIndex(layer, head))];
   HEADWAY_CHECK(count + std::ssize(positions) <= places_.pages * limits_.page.page_slots);
-  auto next = positions.begin();
-  for (const KeyRun& range : keys) {
-    const auto end = std::lower_bound(next, positions.end(), range.position + range.pages.count);
-    if (next == end) continue;
-    GatherSlotsItem item;
-    item.from = range.pages;
-    item.slots = reinterpret_cast<const int32_t*>(memory_->data() + places_.slots) + slots_.size();
-    item.count = end - next;
-    item.to = KeysOf(*chosen, layer, head).pages;
-    item.to.first_slot = count;
-    item.to.count = item.count;
-    count += item.count;
-    for (; next != end; ++next) slots_.push_back(static_cast<int32_t>(*next - range.position));
-    items->push_back(item);
-  }
-  HEADWAY_CHECK(next == positions.end());
+  PageRun to = KeysOf(*chosen, layer, head).pages;
+  to.first_slot = count;
+  count += std::ssize(positions);
+  GatherTokens(keys, positions,
+               reinterpret_cast<const int32_t*>(memory_->data() + places_.slots) + slots_.size(),
+               to, &slots_, items);
 }
 
 void Salience::RunGathers(std::span<const GatherSlotsItem> items) {

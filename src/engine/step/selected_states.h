@@ -30,6 +30,18 @@ inline StateCut SelectedStates(const ModelShape& shape, const ExecutorLimits& li
   return cut;
 }
 
+// The same of what heads read of demoted tokens.
+inline StateCut DemotedStates(const ModelShape& shape, const ExecutorLimits& limits,
+                              const KernelSizes& kernels) {
+  const kv::DemotionPolicy& policy = limits.demotion;
+  if (!policy.demotes()) return {};
+  StateCut cut;
+  cut.split = RoundUp(kernels.ListedSplit(shape.kv_heads, policy.keys), limits.page_slots);
+  cut.parts = static_cast<int>(
+      CeilDiv(policy.blocks() * kv::DemotionPolicy::kSummary.block_slots, cut.split));
+  return cut;
+}
+
 }  // namespace headway
 
 #endif  // HEADWAY_ENGINE_STEP_SELECTED_STATES_H_

@@ -1,6 +1,7 @@
 // EvictionPolicy: which tokens each KV head keeps of a prompt when it has been read, by the
-// attention that they had from the prompt's last queries; the rest is dropped. Pure functions of
-// scores; kernels/eviction.h makes these, engine/evict joins the two.
+// attention that they had from the prompt's last queries; the rest is dropped, or demoted
+// (demotion.h). Pure functions of scores; kernels/eviction.h makes these, engine/evictor joins the
+// two.
 #ifndef HEADWAY_KV_POLICY_EVICTION_H_
 #define HEADWAY_KV_POLICY_EVICTION_H_
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "headway/status.h"
+#include "kv/policy/demotion.h"
 
 namespace headway::kv {
 
@@ -64,6 +66,7 @@ struct EvictionPolicy {
   // the mean, beside what all keep anyway: [layers * KV heads], their mean 1.
   bool profiled = false;
   std::vector<double> shares = {};
+  DemotionPolicy demotion = {};  // of what is not kept
 
   bool evicts() const { return method != EvictionMethod::kNone; }
   // Whether tokens have scores.

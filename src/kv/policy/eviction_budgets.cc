@@ -157,4 +157,11 @@ KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, 
   return bounds;
 }
 
+// Heads keep their budgets or more, and these are the mean on average. The longest prompt lets go
+// of most.
+int64_t LetGoPages(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
+                   int slots) {
+  return int64_t{layers} * kv_heads * (length - policy.MeanOf(length)) / slots;
+}
+
 }  // namespace headway::kv

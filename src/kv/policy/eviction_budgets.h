@@ -33,6 +33,11 @@ struct KeptBounds {
 KeptBounds KeptBoundsOf(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
                         int slots);
 
+// Pages of tokens that ChooseKept lets go of prompts of up to `length` tokens, of all heads of all
+// layers, at most.
+int64_t LetGoPages(const EvictionPolicy& policy, int layers, int kv_heads, int64_t length,
+                   int slots);
+
 }  // namespace headway::kv
 
 #endif  // HEADWAY_KV_POLICY_EVICTION_BUDGETS_H_

@@ -297,17 +297,22 @@ TEST(Eviction, WhatIsKeptIsWithinItsBounds) {
     const Weights weights(heads, tokens, 0, random);
     const KeptBounds bounds = KeptBoundsOf(policy, 3, heads, length, slots);
     const std::vector<int64_t> budgets = HeadBudgets(policy, 3, heads, tokens);
-    int64_t pages = 0;
+    const int64_t closed = tokens / slots * slots;
+    int64_t pages = 0, let_go = 0;
     for (size_t first = 0; first < budgets.size(); first += static_cast<size_t>(heads)) {
       for (const KeptOfHead& kept :
-           ChooseKept(policy, weights.Observed(), tokens / slots * slots,
+           ChooseKept(policy, weights.Observed(), closed,
                       std::span(budgets).subspan(first, static_cast<size_t>(heads)), slots)) {
         const int64_t of_head = CeilDiv(std::ssize(kept.positions), int64_t{slots});
         EXPECT_LE(of_head, bounds.head_pages);
         pages += of_head;
+        ASSERT_EQ((closed - std::ssize(kept.positions)) % slots, 0);
+        let_go += (closed - std::ssize(kept.positions)) / slots;
       }
     }
     ASSERT_LE(pages, bounds.all_pages) << EvictionName(policy.method) << " round " << round;
+    ASSERT_LE(let_go, LetGoPages(policy, 3, heads, length, slots))
+        << EvictionName(policy.method) << " round " << round;
   }
 }
 
