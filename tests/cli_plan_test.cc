@@ -125,6 +125,25 @@ TEST_F(Cli, PlansSayWhatHeadsKeepOfPrompts) {
   EXPECT_EQ(json["pooling"], "mean");
   EXPECT_EQ(json["steepness"], 20.0);
   EXPECT_EQ(json["room"], 4096);
+  EXPECT_EQ(json["evicted"], "drop");
+}
+
+TEST_F(Cli, PlansSayWhatStaysInHostMemory) {
+  const Args args = {"plan",   kModel,      "-c",     "16384",          "--evict",
+                     "snapkv", "--evicted", "demote", "--evicted-keys", "512"};
+  const Outcome outcome = Run(args);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("1,024 of the prompt's tokens a head; up to 512 of the others "
+                                     "are read in a step, by summaries\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("KV: demoted tokens"));
+  EXPECT_THAT(outcome.out, HasSubstr("120.0 MiB of host memory for"));
+  const Json json = RunJson(args)["eviction"];
+  EXPECT_EQ(json["evicted"], "demote");
+  EXPECT_EQ(json["evicted_keys"], 512);
+  EXPECT_EQ(json["evicted_refresh"], 1);
+  // 15,360 tokens of 32 heads, 256 bytes each, and less than a line of each head more.
+  EXPECT_GE(json["demoted_bytes"].get<int64_t>(), int64_t{15360} * 32 * 256);
+  EXPECT_LE(json["demoted_bytes"].get<int64_t>(), int64_t{15360} * 32 * 256 + 33 * 256);
 }
 
 TEST_F(Cli, EvictionsAreRefusedByTheirFlags) {

@@ -16,6 +16,7 @@
 #include "kv/policy/demotion.h"
 #include "support/cache_reading.h"
 #include "support/eviction_reading.h"
+#include "support/forwarding_kernels.h"
 #include "support/golden.h"
 #include "support/golden_fixture.h"
 #include "support/grid.h"
@@ -30,6 +31,43 @@ using kv::EvictionPolicy;
 
 constexpr int64_t kSteps = 20;
 constexpr int64_t kBlock = kv::DemotionPolicy::kSummary.block_slots;
+
+// Notes what rows of a step that reads several tokens list: head by head, where these have
+// something to list.
+class NotingKernels : public ForwardingKernels {
+ public:
+  using ListsOfRows = std::vector<std::vector<int32_t>>;
+  NotingKernels(std::unique_ptr<Kernels> kernels, ListsOfRows* noted)
+      : ForwardingKernels(std::move(kernels)), noted_(*noted) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+    for (const SelectItem& item : items) {
+      if (item.rows == 1) continue;
+      ASSERT_EQ(item.row_blocks(), 1);
+      for (int head = 0; head < item.keys.heads; ++head) {
+        noted_.push_back(ReadList(stream, item.blocks + head * item.capacity, item.counts + head));
+      }
+    }
+  }
+
+  static std::vector<int32_t> ReadList(Stream& stream, const int32_t* blocks,
+                                       const int32_t* count_at) {
+    int32_t count = 0;
+    stream.Copy(reinterpret_cast<std::byte*>(&count), reinterpret_cast<const std::byte*>(count_at),
+                sizeof(count));
+    EXPECT_TRUE(stream.Synchronize().ok());
+    std::vector<int32_t> list(static_cast<size_t>(count));
+    stream.Copy(reinterpret_cast<std::byte*>(list.data()),
+                reinterpret_cast<const std::byte*>(blocks), list.size() * sizeof(int32_t));
+    EXPECT_TRUE(stream.Synchronize().ok());
+    return list;
+  }
+
+ private:
+  ListsOfRows& noted_;
+};
 
 // A decode behind a prompt of which heads have kept some; of each step what every head attended to.
 class Decode {
@@ -57,14 +95,15 @@ class Decode {
     }
   }
 
-  StepInput Next(const RopeFrequencies& rope) const {
-    return {kept_, tokens_.subspan(static_cast<size_t>(length_), 1), &rope, LogitsMode::kAll};
+  StepInput Next(const RopeFrequencies& rope, size_t tokens = 1) const {
+    return {kept_, tokens_.subspan(static_cast<size_t>(length_), tokens), &rope, LogitsMode::kAll};
   }
 
   // A step of that input has these logits.
   void Stepped(std::vector<float> logits) {
     rows_.push_back(std::move(logits));
-    const bool chooses = (length_ - prompt_) % policy_.demotion.refresh == 0;
+    const bool chooses = made_ < 0 || length_ >= made_ + policy_.demotion.refresh;
+    if (chooses) made_ = length_;
     chose_.push_back(chooses);
     const Demoted::Held* const held = h_.demoted().Find(kept_);
     ASSERT_NE(held, nullptr);
@@ -74,14 +113,31 @@ class Decode {
       for (int head = 0; head < shape_.kv_heads; ++head) {
         Head& of = HeadOf(layer, head);
         const std::vector<int32_t> chosen = ChosenOf(*held, layer, head);
-        const int64_t blocks = std::ssize(of.let_go) / kBlock;
-        ASSERT_EQ(std::ssize(chosen), std::min(blocks, policy_.demotion.blocks()));
         ASSERT_TRUE(chooses || chosen == of.chosen.back());
-        of.chosen.push_back(chosen);
-        lists.back().push_back(ListOf(of));
+        Attended(chosen, &of, &lists.back());
+        if (::testing::Test::HasFatalFailure()) return;
       }
     }
     ++length_;
+  }
+
+  // A step of several tokens has these logits; its rows have listed that, layer by layer.
+  void SteppedRows(LogitRows logits, const NotingKernels::ListsOfRows& listed) {
+    for (std::vector<float>& row : logits) {
+      rows_.push_back(std::move(row));
+      chose_.push_back(false);  // by one query
+      Lists& lists = lists_.emplace_back();
+      auto next = listed.begin();
+      for (size_t i = 0; i < heads_.size(); ++i) {
+        if (i % static_cast<size_t>(shape_.kv_heads) == 0) lists.emplace_back();
+        Attended(heads_[i].let_go.empty() ? std::vector<int32_t>() : *next++, &heads_[i],
+                 &lists.back());
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+      ASSERT_EQ(next, listed.end());
+      ++length_;
+    }
+    made_ = -1;
   }
 
   // Checks the choice of a step, by the queries of a layer that `q` begins with.
@@ -130,6 +186,14 @@ class Decode {
     return heads_[static_cast<size_t>(layer * shape_.kv_heads + head)];
   }
 
+  void Attended(const std::vector<int32_t>& chosen, Head* head,
+                std::vector<std::vector<int64_t>>* lists) {
+    const int64_t blocks = std::ssize(head->let_go) / kBlock;
+    ASSERT_EQ(std::ssize(chosen), std::min(blocks, policy_.demotion.blocks()));
+    head->chosen.push_back(chosen);
+    lists->push_back(ListOf(*head));
+  }
+
   // What a head keeps and what it let go of are the prompt.
   void ExpectParts(const Head& head) const {
     std::vector<int64_t> all = head.kept;
@@ -154,19 +218,9 @@ class Decode {
   std::vector<int32_t> ChosenOf(const Demoted::Held& held, int layer, int head) {
     const Demoted& demoted = h_.demoted();
     if (demoted.BlocksOf(held, layer, head) == 0) return {};
-    int32_t count = 0;
-    h_.compute().Copy(reinterpret_cast<std::byte*>(&count),
-                      reinterpret_cast<const std::byte*>(demoted.CountsOf(held, layer) + head),
-                      sizeof(count));
-    EXPECT_TRUE(h_.compute().Synchronize().ok());
-    EXPECT_LE(count, demoted.capacity());
-    std::vector<int32_t> list(static_cast<size_t>(count));
-    h_.compute().Copy(reinterpret_cast<std::byte*>(list.data()),
-                      reinterpret_cast<const std::byte*>(demoted.ListsOf(held, layer) +
-                                                         head * demoted.capacity()),
-                      list.size() * sizeof(int32_t));
-    EXPECT_TRUE(h_.compute().Synchronize().ok());
-    return list;
+    return NotingKernels::ReadList(h_.compute(),
+                                   demoted.ListsOf(held, layer) + head * demoted.capacity(),
+                                   demoted.CountsOf(held, layer) + head);
   }
 
   // What a head attended to in the step at hand, ascending, each token once.
@@ -189,10 +243,11 @@ class Decode {
   const std::span<const TokenId> tokens_;
   kv::SequenceId kept_ = -1;
   int64_t prompt_ = 0, length_ = 0;
-  std::vector<Head> heads_;    // [layers, kv_heads]
-  std::vector<Lists> lists_;   // of each step
-  std::vector<bool> chose_;    // the same
-  LogitRows rows_;             // the same
+  int64_t made_ = -1;         // the step that chose last
+  std::vector<Head> heads_;   // [layers, kv_heads]
+  std::vector<Lists> lists_;  // of each step
+  std::vector<bool> chose_;   // the same
+  LogitRows rows_;            // the same
 };
 
 EvictionPolicy PolicyFor(EvictionMethod method, int64_t budget, int64_t keys, int64_t refresh) {
@@ -304,8 +359,7 @@ TEST_P(EngineDemoted, SequencesHaveTheirOwn) {
   Reading reading(*model_, *plain_, config, std::ssize(tokens_));
   ASSERT_TRUE(reading.ok());
   const std::span<const TokenId> text = tokens_;
-  std::vector<Decode> decodes(
-      3, Decode(reading, model_->shape(), config.eviction, text));
+  std::vector<Decode> decodes(3, Decode(reading, model_->shape(), config.eviction, text));
   decodes[0].Prompt(PromptLength() - 30);
   Steps(reading, &decodes[0], 3);
   decodes[1].Prompt(PromptLength());
@@ -327,6 +381,32 @@ TEST_P(EngineDemoted, SequencesHaveTheirOwn) {
   together(1, 2);
   ASSERT_FALSE(HasFailure());
   for (Decode& decode : decodes) ExpectChosen(&decode);
+}
+
+// Rows of text that is read behind the prompt choose together, and the decode behind them anew.
+TEST_P(EngineDemoted, RowsOfWhatIsAppendedChoose) {
+  for (const int64_t keys : {32, 4096}) {
+    HarnessConfig config = Cuts()[1];
+    config.eviction = PolicyFor(EvictionMethod::kAdaSnap, 48, keys, 100);
+    NotingKernels::ListsOfRows noted;
+    config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+      return std::make_unique<NotingKernels>(std::move(kernels), &noted);
+    };
+    Reading reading(*model_, *plain_, config, std::ssize(tokens_));
+    ASSERT_TRUE(reading.ok());
+    Decode decode(reading, model_->shape(), config.eviction, tokens_);
+    decode.Prompt(PromptLength());
+    Steps(reading, &decode, 2);
+    ASSERT_FALSE(HasFailure());
+    const StepInput input = decode.Next(reading.rope(), 9);
+    Result<std::vector<LogitRows>> made = reading.harness().StepKept({&input, 1});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    decode.SteppedRows(std::move((*made)[0]), noted);
+    Steps(reading, &decode, kSteps - 11);
+    ASSERT_FALSE(HasFailure());
+    EXPECT_EQ(std::count(decode.chose().begin(), decode.chose().end(), true), 2);
+    ExpectChosen(&decode);
+  }
 }
 
 // Where a step may read all that was let go, it attends to every token.

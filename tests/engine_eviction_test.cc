@@ -143,6 +143,72 @@ TEST_P(EngineEvictionOf, SequencesOfABatchAreAsEachAlone) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(fewer[i], alone[i]) << i;
 }
 
+// --- What is not kept may stay in host memory.
+
+EngineOptions Demoting(const std::string& method, const std::string& budget, int64_t keys) {
+  EngineOptions options = Evicting(method, budget);
+  options.evicted = "demote";
+  options.evicted_keys = keys;
+  return options;
+}
+
+// As Behind, a token at a time: each is a decode step.
+double BehindInSteps(const EngineOptions& options, const std::vector<TokenId>& tokens,
+                     int64_t prompt, Timings* timings = nullptr) {
+  std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Result<std::unique_ptr<Context>> context =
+      engine->NewContext({{static_cast<int64_t>(tokens.size())}});
+  EXPECT_TRUE(context.ok()) << context.status().message();
+  EXPECT_TRUE((*context)->Score(tokens, {0, prompt, {}}, {}).ok());
+  double loss = 0.0;
+  for (int64_t at = prompt; at + 1 < std::ssize(tokens); ++at) {
+    const Result<Context::ScoreResult> score = (*context)->Score(tokens, {at, at + 1, {}}, {});
+    EXPECT_TRUE(score.ok()) << score.status().message();
+    if (score.ok()) loss += score->negative_log_likelihood;
+  }
+  if (timings != nullptr) *timings = (*context)->timings();
+  return loss;
+}
+
+// The text repeats itself: what was not kept is found, and where all of it is read nothing is lost.
+TEST(EngineEviction, DemotedTokensAreReachedAgain) {
+  std::vector<TokenId> tokens = Quoting(*Open(kDemo), 3000, 3);
+  tokens.resize(2908);
+  const double exact = BehindInSteps({}, tokens, 2900);
+  const double dropped = BehindInSteps(Evicting("streamingllm", "70"), tokens, 2900);
+  EXPECT_LT(std::abs(BehindInSteps(Demoting("streamingllm", "70", 256), tokens, 2900) - exact),
+            0.1 * (dropped - exact));
+  for (const char* method : {"snapkv", "ada-snapkv", "kvzip"}) {
+    EngineOptions all = Demoting(method, "256", 4000);
+    all.evicted_refresh = 3;
+    Timings timings;
+    EXPECT_NEAR(BehindInSteps(all, tokens, 2900, &timings), exact, 0.01) << method;
+    EXPECT_EQ(timings.demoted.steps, 7);
+    EXPECT_EQ(timings.demoted.choices, 3);
+  }
+  // What is kept whole leaves nothing to demote.
+  Timings timings;
+  EXPECT_EQ(BehindInSteps(Demoting("snapkv", "100%", 64), tokens, 2900, &timings),
+            BehindInSteps(Evicting("snapkv", "100%"), tokens, 2900));
+  EXPECT_EQ(timings.demoted.bytes, 0);
+}
+
+TEST(EngineEviction, DemotingSequencesOfABatchAreAsEachAlone) {
+  EngineOptions options = Demoting("ada-snapkv", "192", 64);
+  options.evicted_refresh = 2;
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  std::vector<Request> requests;
+  std::vector<std::vector<TokenId>> alone(6);
+  for (const int64_t length : {700, 230, 411}) {
+    const size_t i = requests.size();
+    requests.push_back(RequestOf(Quoting(*engine, length, static_cast<size_t>(length) % 50), 12));
+    const std::vector<std::vector<TokenId>> turns = TwoTurns(*engine, {requests[i]}, {900});
+    alone[i] = turns[0];
+    alone[3 + i] = turns[1];
+  }
+  EXPECT_EQ(TwoTurns(*engine, requests, {900, 900, 900}), alone);
+}
+
 // A request that waits for the slot of another may go on behind what that one keeps.
 TEST(EngineEviction, ARequestThatWaitsGoesOnInItsSlot) {
   EngineOptions options = Evicting("snapkv", "192");
@@ -253,6 +319,32 @@ TEST(EngineEviction, AdmitsWhatThePlanSays) {
     const int64_t page = 64 * engine->info().kv_bytes_per_token;  // half of one a head, and 3 %
     EXPECT_GE(bytes, formula * 97 / 100 - report.sequences * page / 2);
   }
+}
+
+// Host memory bounds sequences, too, where it holds what they let go of.
+TEST(EngineEviction, AdmitsWhatFitsTheHost) {
+  EngineOptions options = Demoting("snapkv", "512", 256);
+  options.evict_room = 64;
+  options.kv_memory = 100 << 20;
+  options.host_memory = 64 << 20;
+  const Result<ModelPlan> plan = PlanModel(kDemo, options, {{2100}}, Explain::kNo);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const EvictionReport& report = *plan->plan.eviction;
+  EXPECT_EQ(report.sequences, options.host_memory / report.demoted_bytes);
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  const std::vector<int64_t> lengths(static_cast<size_t>(report.sequences), 2100);
+  std::vector<int64_t> more = lengths;
+  more.push_back(2100);
+  EXPECT_EQ(engine->NewContext({more}).status().code(), StatusCode::kOutOfBudget);
+  Result<std::unique_ptr<Context>> context = engine->NewContext({lengths});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const std::vector<Request> requests(lengths.size(), RequestOf(Quoting(*engine, 2048, 9), 1));
+  ASSERT_TRUE((*context)->Generate(requests, {}).ok());
+  EXPECT_EQ((*context)->TierBytes(1),
+            report.sequences * (2048 - 512) * engine->info().kv_bytes_per_token);
+  EXPECT_NEAR(static_cast<double>((*context)->TierBytes(1)),
+              static_cast<double>(report.sequences * report.demoted_bytes),
+              0.05 * static_cast<double>((*context)->TierBytes(1)));
 }
 
 TEST(EngineEviction, FreesTheRestOfThePrompt) {

@@ -79,6 +79,13 @@ struct DiskPageReads {
   int64_t bytes = 0;  // of those
 };
 
+// Steps of sequences that read of what heads let go of their prompts (EngineOptions::evicted).
+struct DemotedReads {
+  int64_t steps = 0;
+  int64_t choices = 0;  // of these, those that chose; the others read what an earlier one had
+  int64_t bytes = 0;    // of keys and values that all of them read
+};
+
 // Times of the last Generate or Score.
 struct Timings {
   int64_t prefill_tokens = 0;
@@ -91,6 +98,7 @@ struct Timings {
   // Since the Context was made. To count them, timings() waits for the GPU.
   PageCacheReads page_cache = {};
   DiskPageReads disk_pages = {};  // likewise
+  DemotedReads demoted = {};      // since the Context was made
 };
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.

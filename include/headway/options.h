@@ -197,6 +197,15 @@ struct EngineOptions {
   std::string evict_profile;
   // Tokens that a sequence may grow by behind its prompt. -1: 4096.
   int64_t evict_room = -1;
+  // What becomes of the tokens that a head does not keep: "drop", for good, or "demote": they stay
+  // in host memory, and each step behind the prompt attends, beside what is kept, to the blocks of
+  // 16 of them that matter most to its queries by summaries on the device. Not together with
+  // sessions, encoded pages or ranks.
+  std::string evicted = "drop";
+  // "demote": tokens of these that a head reads in a step, at most. -1: 512.
+  int64_t evicted_keys = -1;
+  // "demote": decode steps, one after the other, that one choice serves. -1: 1.
+  int64_t evicted_refresh = -1;
 
   // HGCA, an approximation (Xu et al., 2025): decodes attend to a window of the last tokens and,
   // before it, to those tokens alone whose attention was above `hgca` even shares while they were

@@ -95,6 +95,11 @@ struct EvictionReport {
   int64_t future = 0;
   bool profiled = false;  // a profile says what heads have of the budget (evict_profile)
   int64_t room = 0;
+  // Of tokens that are not kept those that a head reads in a decode step, and the steps that one
+  // choice serves (EngineOptions::evicted); 0: they are dropped.
+  int64_t demoted_keys = 0;
+  int64_t demoted_refresh = 0;
+  int64_t demoted_bytes = 0;  // that a sequence takes of host memory for them, at most
   // Of the device, for the longest sequence: what is kept of its prompt, and all that it may grow
   // to by `room` tokens.
   int64_t kept_bytes = 0;

@@ -159,9 +159,9 @@ int64_t MeasuredTokens(const BenchFlags& flags, const Context& context, size_t s
 
 // Keys of a KV head that a decode step of so many tokens reads, at most, selection apart.
 int64_t KeysRead(const PlanReport& plan, int64_t length) {
-  if (plan.eviction.has_value()) {
-    const auto of_share = static_cast<int64_t>(plan.eviction->share * static_cast<double>(length));
-    return std::min(length, std::max(plan.eviction->budget, of_share));
+  if (const auto& eviction = plan.eviction; eviction.has_value()) {
+    const auto of_share = static_cast<int64_t>(eviction->share * static_cast<double>(length));
+    return std::min(length, std::max(eviction->budget, of_share) + eviction->demoted_keys);
   }
   if (!plan.salience.has_value()) return length;
   const int64_t before = std::max<int64_t>(0, length - plan.salience->window);

@@ -111,7 +111,11 @@ TEST(Flags, OfEvictionAreRead) {
                      "--evict-steepness",
                      "2.5",
                      "--evict-profile=p.json",
-                     "--evict-room=128"};
+                     "--evict-room=128",
+                     "--evicted=demote",
+                     "--evicted-keys=256",
+                     "--evicted-refresh",
+                     "4"};
   const std::optional<int> status = ParseAll(args, &flags, &test);
   ASSERT_FALSE(status.has_value()) << test.err();
   const EngineOptions& engine = flags.model.engine;
@@ -124,9 +128,13 @@ TEST(Flags, OfEvictionAreRead) {
   EXPECT_EQ(engine.evict_steepness, 2.5);
   EXPECT_EQ(engine.evict_profile, "p.json");
   EXPECT_EQ(engine.evict_room, 128);
+  EXPECT_EQ(engine.evicted, "demote");
+  EXPECT_EQ(engine.evicted_keys, 256);
+  EXPECT_EQ(engine.evicted_refresh, 4);
   for (const char* wrong :
        {"--evict=cake", "--evict-window=0", "--evict-window=257", "--evict-sink=-1",
-        "--evict-safeguard=1.5", "--evict-steepness=0.5", "--evict-room=0"}) {
+        "--evict-safeguard=1.5", "--evict-steepness=0.5", "--evict-room=0", "--evicted=keep",
+        "--evicted-keys=0", "--evicted-refresh=0"}) {
     AllFlags none;
     TestConsole said;
     EXPECT_EQ(ParseAll({"models/demo", wrong}, &none, &said), kExitUsage) << wrong;

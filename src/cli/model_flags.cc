@@ -249,7 +249,7 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
        "critical-snapkv", "critical-ada-snapkv", "defensivekv", "expectedattention", "h2o",
        "headkv", "kvzip"},
       "when a prompt has been read, each KV head keeps --evict-budget of its tokens and "
-      "drops the others for good, as a published method chooses: streamingllm, snapkv, "
+      "drops the others for good (--evicted), as a published method chooses: streamingllm, snapkv, "
       "pyramidkv, ada-snapkv, ada-pyramidkv, critical-snapkv, critical-ada-snapkv, defensivekv, "
       "expectedattention, h2o, headkv or kvzip, which has the model repeat the prompt once more");
   AddText(app, eviction, "--evict-budget", &engine.evict_budget,
@@ -289,6 +289,16 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(app, eviction, "--evict-room", &engine.evict_room, {1, kMaxCount},
             "tokens that a sequence may grow by behind its prompt")
       ->default_str("4096");
+  AddChoice(
+      app, eviction, "--evicted", &engine.evicted, {"drop", "demote"},
+      "what becomes of the tokens that a head does not keep: drop, or demote, to host memory, "
+      "where each decode step attends to blocks of them that summaries choose");
+  AddNumber(app, eviction, "--evicted-keys", &engine.evicted_keys, {1, kMaxCount},
+            "demote: tokens of these that a head reads in a step, at most")
+      ->default_str("512");
+  AddNumber(app, eviction, "--evicted-refresh", &engine.evicted_refresh, {1, kMaxCount},
+            "demote: decode steps that one choice serves")
+      ->default_str("1");
 }
 
 // A dense window, and salient tokens before it.

@@ -86,13 +86,17 @@ std::string PredictionText(const ModelPlan& made) {
 std::string AdmissionText(const ModelPlan& made) {
   const EvictionReport& eviction = *made.plan.eviction;
   const int64_t longest = *std::max_element(made.lengths.begin(), made.lengths.end());
-  const std::string text = fmt::format(
+  std::string text = fmt::format(
       "fit       sequences of {} tokens: {}; with all of their tokens on the device: {}. Each "
       "takes {} "
       "of the device, {} of them for what is kept, the rest for {} tokens behind it",
       FormatCount(longest), FormatCount(eviction.sequences), FormatCount(eviction.whole_sequences),
       FormatBytes(eviction.sequence_bytes), FormatBytes(eviction.kept_bytes),
       FormatCount(std::min(eviction.room, longest)));
+  if (eviction.demoted_bytes > 0) {
+    text +=
+        fmt::format("; and {} of host memory for the others", FormatBytes(eviction.demoted_bytes));
+  }
   return Wrap(text, 78, 10) + "\n";
 }
 

@@ -160,6 +160,9 @@ std::string WrongTogether(const ProfileFlags& flags) {
   if (evicts && flags.importance != "none") {
     return "--importance is measured with the exact model; leave out --evict";
   }
+  if (options.evicted != absent.evicted) {
+    return "what heads keep is profiled; leave out --evicted";
+  }
   if (evicts && flags.texts.empty()) return "--evict profiles texts; give them with --file";
   if (!evicts && !flags.texts.empty()) return "--file needs --evict";
   if (!options.session.empty()) return "profiles are made without --session";

@@ -101,6 +101,10 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
     lines.push_back(fmt::format("          {} of chosen pages were read from disk",
                                 FormatBytes(timings.disk_pages.bytes)));
   }
+  if (timings.demoted.steps > 0) {
+    lines.push_back(fmt::format("          {} of what heads let go of were read",
+                                FormatBytes(timings.demoted.bytes)));
+  }
   int64_t total = 0;
   for (int64_t bytes : tiers.bytes) total += bytes;
   lines.push_back(fmt::format("KV cache  {:>9}", FormatBytes(total)));
@@ -141,8 +145,14 @@ std::string EvictionLine(const PlanReport& plan) {
   const EvictionReport& eviction = *plan.eviction;
   const std::string kept = eviction.budget > 0 ? FormatCount(eviction.budget)
                                                : fmt::format("{:.4g} %", 100.0 * eviction.share);
-  return fmt::format("eviction  {}: {} of the prompt's tokens a head{}", eviction.method, kept,
-                     eviction.profiled ? ", as the profile shares them out" : "");
+  std::string text =
+      fmt::format("eviction  {}: {} of the prompt's tokens a head{}", eviction.method, kept,
+                  eviction.profiled ? ", as the profile shares them out" : "");
+  if (eviction.demoted_keys > 0) {
+    text += fmt::format("; up to {} of the others are read in a step, by summaries",
+                        FormatCount(eviction.demoted_keys));
+  }
+  return text;
 }
 
 std::string SalienceLine(const PlanReport& plan) {
@@ -172,6 +182,7 @@ Json TimingsJson(const Timings& timings) {
       {"accepted_drafts", timings.accepted_drafts},
       {"page_cache", PageCacheJson(timings.page_cache)},
       {"disk_pages", DiskPagesJson(timings.disk_pages)},
+      {"demoted", DemotedJson(timings.demoted)},
   };
 }
 
@@ -183,9 +194,41 @@ Json DiskPagesJson(const DiskPageReads& reads) {
   return {{"found", reads.found}, {"read", reads.read}, {"bytes", reads.bytes}};
 }
 
+Json DemotedJson(const DemotedReads& reads) {
+  return {{"steps", reads.steps}, {"choices", reads.choices}, {"bytes", reads.bytes}};
+}
+
 Json TiersJson(const TierUse& tiers) {
   Json json;
   for (int tier = 0; tier < 3; ++tier) json[kTiers[tier]] = tiers.bytes[tier];
+  return json;
+}
+
+Json EvictionJson(const EvictionReport& eviction) {
+  Json json = {{"method", eviction.method},
+               {"budget", eviction.budget},
+               {"share", eviction.share},
+               {"window", eviction.window},
+               {"pool", eviction.pool},
+               {"pooling", eviction.pooling},
+               {"sink", eviction.sink},
+               {"safeguard", eviction.safeguard},
+               {"steepness", eviction.steepness},
+               {"future", eviction.future},
+               {"profiled", eviction.profiled},
+               {"room", eviction.room},
+               {"kept_bytes", eviction.kept_bytes},
+               {"sequence_bytes", eviction.sequence_bytes},
+               {"evicted", eviction.demoted_keys > 0 ? "demote" : "drop"}};
+  if (eviction.demoted_keys > 0) {
+    json["evicted_keys"] = eviction.demoted_keys;
+    json["evicted_refresh"] = eviction.demoted_refresh;
+    json["demoted_bytes"] = eviction.demoted_bytes;
+  }
+  if (eviction.sequences > 0) {
+    json["sequences"] = eviction.sequences;
+    json["whole_sequences"] = eviction.whole_sequences;
+  }
   return json;
 }
 
@@ -228,26 +271,7 @@ Json PlanJson(const PlanReport& plan) {
                          {"reach_positions", plan.selection->reach_positions},
                          {"from", plan.selection->from}};
   }
-  if (plan.eviction.has_value()) {
-    json["eviction"] = {{"method", plan.eviction->method},
-                        {"budget", plan.eviction->budget},
-                        {"share", plan.eviction->share},
-                        {"window", plan.eviction->window},
-                        {"pool", plan.eviction->pool},
-                        {"pooling", plan.eviction->pooling},
-                        {"sink", plan.eviction->sink},
-                        {"safeguard", plan.eviction->safeguard},
-                        {"steepness", plan.eviction->steepness},
-                        {"future", plan.eviction->future},
-                        {"profiled", plan.eviction->profiled},
-                        {"room", plan.eviction->room},
-                        {"kept_bytes", plan.eviction->kept_bytes},
-                        {"sequence_bytes", plan.eviction->sequence_bytes}};
-    if (plan.eviction->sequences > 0) {
-      json["eviction"]["sequences"] = plan.eviction->sequences;
-      json["eviction"]["whole_sequences"] = plan.eviction->whole_sequences;
-    }
-  }
+  if (plan.eviction.has_value()) json["eviction"] = EvictionJson(*plan.eviction);
   if (plan.salience.has_value()) {
     json["hgca"] = {{"beta", plan.salience->beta},         {"window", plan.salience->window},
                     {"alpha", plan.salience->alpha},       {"every", plan.salience->every},

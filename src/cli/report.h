@@ -64,7 +64,9 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
 Json TimingsJson(const Timings& timings);
 Json PageCacheJson(const PageCacheReads& reads);
 Json DiskPagesJson(const DiskPageReads& reads);
+Json DemotedJson(const DemotedReads& reads);
 Json TiersJson(const TierUse& tiers);
+Json EvictionJson(const EvictionReport& eviction);
 Json PlanJson(const PlanReport& plan);
 Json PredictionJson(const Prediction& prediction);
 Json LanesJson(const std::vector<LaneReport>& lanes);

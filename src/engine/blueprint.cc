@@ -231,7 +231,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   request.lossless = basis.encoding == Encoding::kLossless;
   request.lengths = basis.lengths;
   request.kept = basis.eviction.evicts()
-                     ? KeptOf(basis.eviction, workload.lengths)
+                     ? KeptOf(basis.eviction, workload.lengths, basis.host_reads_device)
                      : KeptOf(basis.salience, workload.lengths, basis.salient_on_host);
   if (basis.eviction.evicts()) {
     kv::CacheFormat kept;  // of one page of a head

@@ -433,6 +433,10 @@ Timings Context::timings() const {
                         reads[BlockCache::kPassed]};
   const kv::ListedPages::Reads pages = impl_->assembly.store->DiskPageReads();
   timings.disk_pages = {pages.found, pages.read, pages.bytes};
+  if (impl_->assembly.demoted != nullptr) {
+    const Demoted::Reads& demoted = impl_->assembly.demoted->reads();
+    timings.demoted = {demoted.steps, demoted.choices, demoted.bytes};
+  }
   return timings;
 }
 
@@ -446,6 +450,7 @@ int64_t Context::Impl::TierBytes(Tier tier) const {
   const kv::Store& store = *assembly.store;
   int64_t bytes = store.Usage(tier).tokens_bytes;
   if (assembly.kept_store != nullptr) bytes += assembly.kept_store->Usage(tier).tokens_bytes;
+  if (tier == Tier::kHost && assembly.demoted != nullptr) bytes += assembly.demoted->bytes();
   if (tier != Tier::kDevice) return bytes;
   for (const Slot& slot : generator->slots()) {
     if (!slot.sequence.has_value()) continue;

@@ -25,6 +25,8 @@ constexpr double kMaxSteepness = 1000.0;
 constexpr int64_t kMaxFuture = 65536;
 // DefensiveKV's, where the others have SnapKV's.
 constexpr int kDefensivePool = 5;
+// Of what heads let go of, that a decode step reads.
+constexpr int64_t kDemotedKeys = 512;
 // HeadKV's beta is 1.2: the share of a budget that is not in the pool.
 constexpr double kHeadKvSafeguard = 1.0 - 1.0 / 1.2;
 
@@ -110,6 +112,45 @@ Status ReadNumbers(const EngineOptions& options, kv::EvictionPolicy* policy) {
   return OkStatus();
 }
 
+// What becomes of tokens that are not kept.
+Status ReadDemotion(const EngineOptions& options, kv::DemotionPolicy* policy) {
+  const EngineOptions absent;
+  if (options.evicted != "drop" && options.evicted != "demote") {
+    return Wrong({Option::kEvicted, ": '" + options.evicted + "' is neither drop nor demote"});
+  }
+  const bool demotes = options.evicted == "demote";
+  const std::pair<bool, Option> given[] = {
+      {options.evicted_keys != absent.evicted_keys, Option::kEvictedKeys},
+      {options.evicted_refresh != absent.evicted_refresh, Option::kEvictedRefresh}};
+  for (const auto& [is, option] : given) {
+    if (is && !demotes) return Wrong({option, " needs ", Option::kEvicted, " demote"});
+  }
+  if (!demotes) return OkStatus();
+  policy->keys = kDemotedKeys;
+  if (options.evicted_keys != absent.evicted_keys) policy->keys = options.evicted_keys;
+  if (options.evicted_refresh != absent.evicted_refresh) policy->refresh = options.evicted_refresh;
+  if (policy->keys < 1 || policy->keys > kMaxLength) {
+    return Wrong({Option::kEvictedKeys, " is 1 token or more, as many as a sequence may have"});
+  }
+  if (policy->refresh < 1 || policy->refresh > kMaxLength) {
+    return Wrong({Option::kEvictedRefresh, " is 1 step or more"});
+  }
+  constexpr int kBlock = kv::DemotionPolicy::kSummary.block_slots;
+  if (options.page_slots % kBlock != 0) {
+    return Wrong({Option::kEvicted, " demote: a page of " + std::to_string(options.page_slots) +
+                                        " tokens cannot be cut into blocks of " +
+                                        std::to_string(kBlock)});
+  }
+  const std::pair<bool, Option> others[] = {
+      {!options.session.empty(), Option::kSession},
+      {options.kv_encoding != absent.kv_encoding, Option::kKvEncoding},
+      {options.tensor_parallel != absent.tensor_parallel, Option::kTensorParallel}};
+  for (const auto& [is, option] : others) {
+    if (is) return Wrong({Option::kEvicted, " demote and ", option, " do not go together yet"});
+  }
+  return OkStatus();
+}
+
 // What is given without a method, or for one that does not read it.
 Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy) {
   using kv::EvictionMethod;
@@ -123,6 +164,7 @@ Status CheckGiven(const EngineOptions& options, const kv::EvictionPolicy& policy
       {Option::kEvictBudget, options.evict_budget != absent.evict_budget, true, ""},
       {Option::kEvictProfile, options.evict_profile != absent.evict_profile, true, ""},
       {Option::kEvictRoom, options.evict_room != absent.evict_room, true, ""},
+      {Option::kEvicted, options.evicted != absent.evicted, true, ""},
       {Option::kEvictWindow, options.evict_window != absent.evict_window, policy.observes(),
        name + " observes no queries"},
       {Option::kEvictPool, options.evict_pool != absent.evict_pool, policy.observes(),
@@ -191,6 +233,7 @@ Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options) {
     policy.profiled = !options.evict_profile.empty();
   }
   if (Status s = CheckGiven(options, policy); !s.ok()) return s;
+  if (Status s = ReadDemotion(options, &policy.demotion); !s.ok()) return s;
   if (!policy.evicts()) return policy;
   if (policy.method == kv::EvictionMethod::kHeadKv && !policy.profiled) {
     return Wrong({Option::kEvict, " headkv needs ", Option::kEvictProfile});
@@ -256,10 +299,20 @@ Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config
                                              ": this model's layers have sliding windows"}});
 }
 
-plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths) {
+plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths,
+                        bool host_reads_device) {
   if (!policy.evicts()) return {};
-  return {lengths,
-          [policy](int64_t length) { return std::max<int64_t>(1, policy.MeanOf(length)); }};
+  const auto demoted = [policy](int64_t length) {
+    return std::min(length - policy.MeanOf(length), policy.demotion.keys);
+  };
+  plan::KeptTokens kept;
+  kept.lengths = lengths;
+  kept.count = [policy, demoted](int64_t length) {
+    return std::max<int64_t>(1, policy.MeanOf(length) + demoted(length));
+  };
+  kept.by_cores = false;
+  if (!host_reads_device) kept.on_host = demoted;
+  return kept;
 }
 
 }  // namespace headway

@@ -31,8 +31,10 @@ std::string EvictionWords(const kv::EvictionPolicy& policy);
 // kUnsupported for a model whose prompts are not attended to as a whole.
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config);
 
-// What decode reads of sequences that will reach these lengths, on average over layers and heads.
-plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths);
+// What decode reads of sequences that will reach these lengths, on average over layers and heads;
+// of demoted tokens over the bus, unless the host's memory is the device's.
+plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths,
+                        bool host_reads_device);
 
 }  // namespace headway
 

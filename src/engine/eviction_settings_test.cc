@@ -241,6 +241,45 @@ TEST(EvictionSettings, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.policy = "layerwise"; }), "");
 }
 
+TEST(EvictionSettings, WhatIsNotKeptIsDroppedOrDemoted) {
+  const auto demote = [](EngineOptions& o) { o.evicted = "demote"; };
+  EXPECT_FALSE(Read("snapkv").demotion.demotes());
+  EXPECT_EQ(Read("snapkv", demote).demotion.keys, 512);
+  EXPECT_EQ(Read("snapkv", demote).demotion.refresh, 1);
+  const EvictionPolicy policy = Read("snapkv", [](EngineOptions& o) {
+    o.evicted = "demote";
+    o.evicted_keys = 7;
+    o.evicted_refresh = 5;
+  });
+  EXPECT_EQ(policy.demotion.keys, 7);
+  EXPECT_EQ(policy.demotion.refresh, 5);
+  EXPECT_EQ(Wrong("none", demote), "evicted needs evict");
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.evicted = "keep"; }),
+            "evicted: 'keep' is neither drop nor demote");
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.evicted_keys = 64; }),
+            "evicted_keys needs evicted demote");
+  EXPECT_EQ(Wrong("snapkv", [](EngineOptions& o) { o.evicted_refresh = 2; }),
+            "evicted_refresh needs evicted demote");
+  const auto demoting = [](auto change) {
+    return Wrong("snapkv", [&](EngineOptions& o) {
+      o.evicted = "demote";
+      change(o);
+    });
+  };
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.evicted_keys = 0; }),
+            "evicted_keys is 1 token or more, as many as a sequence may have");
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.evicted_refresh = 0; }),
+            "evicted_refresh is 1 step or more");
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.page_slots = 8; }),
+            "evicted demote: a page of 8 tokens cannot be cut into blocks of 16");
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.session = "s"; }),
+            "evicted demote and session do not go together yet");
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.kv_encoding = "int8"; }),
+            "evicted demote and kv_encoding do not go together yet");
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.tensor_parallel = 2; }),
+            "evicted demote and tensor_parallel do not go together yet");
+}
+
 TEST(EvictionSettings, WordsNameWhatAMethodReads) {
   EXPECT_EQ(EvictionWords(Read("streamingllm")), "streamingllm (budget 1024, sink 4)");
   EXPECT_EQ(EvictionWords(Read("snapkv",

@@ -33,6 +33,8 @@ class Evictor {
   void Forget(kv::SequenceId kept) {
     if (parts_.demoted != nullptr) parts_.demoted->Forget(kept);
   }
+  // Of host memory, that all sequences have let go of.
+  int64_t demoted_bytes() const { return parts_.demoted == nullptr ? 0 : parts_.demoted->bytes(); }
 
   // Tokens that heads were given of the last prompt, before pages were filled: [layers * KV heads].
   const std::vector<int64_t>& budgets() const { return budgets_; }

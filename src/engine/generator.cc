@@ -226,6 +226,9 @@ void Generator::Report(const Hooks& hooks, Progress::Phase phase, int64_t done, 
     if (kept_store_ == nullptr) continue;
     progress.tier_bytes[tier] += kept_store_->Bytes(static_cast<Tier>(tier));
   }
+  if (evictor_ != nullptr) {
+    progress.tier_bytes[static_cast<size_t>(Tier::kHost)] += evictor_->demoted_bytes();
+  }
   hooks.on_progress(progress);
 }
 

@@ -85,6 +85,11 @@ std::optional<EvictionReport> EvictionReportOf(const Blueprint& blueprint) {
   report.future = policy.future;
   report.profiled = policy.profiled;
   report.room = policy.room;
+  if (const DemotedLimits* const demoted = blueprint.layout.demoted(); demoted != nullptr) {
+    report.demoted_keys = demoted->policy.keys;
+    report.demoted_refresh = demoted->policy.refresh;
+    report.demoted_bytes = Demoted::HostBytes(*demoted) / demoted->sequences;
+  }
   report.kept_bytes = blueprint.layout.kept->KeptBytes();
   report.sequence_bytes =
       blueprint.layout.kept->sequence_slabs * blueprint.layout.kept->store.format.slab_bytes();

@@ -198,12 +198,16 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
 
 Status CheckSelection(const LayoutBasis& basis) {
   const bool reselects = basis.salience.reselects();
-  if (!basis.selection.selects() && !reselects) return OkStatus();
-  const SummaryFormat& summary = reselects ? kv::SalientBlocks::kSummary : basis.selection.summary;
+  const bool demotes = basis.eviction.demotion.demotes();
+  if (!basis.selection.selects() && !reselects && !demotes) return OkStatus();
+  const SummaryFormat& summary = reselects ? kv::SalientBlocks::kSummary
+                                 : demotes ? kv::DemotionPolicy::kSummary
+                                           : basis.selection.summary;
   const ModelShape& shape = basis.config.shape;
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
-  const bool prompts = basis.selection.prompts == kv::SelectionPolicy::Prompts::kSelected;
-  if (prompts && !TakesRows(basis.selection.summary.kind)) {
+  const bool prompts =
+      demotes || basis.selection.prompts == kv::SelectionPolicy::Prompts::kSelected;
+  if (prompts && !TakesRows(summary.kind)) {
     return Unsupported({Option::kSelector,
                         ": only pages and quest choose keys in prompts, and "
                         "beyond the trained window"});
@@ -215,11 +219,13 @@ Status CheckSelection(const LayoutBasis& basis) {
          Option::kDevice, " cpu"});
   }
   if (basis.kernels->SupportsSelection(page, summary, shape.group())) return OkStatus();
-  return Unsupported({reselects ? Option::kHgcaReselect : AskedForBy(basis.selection),
-                      ": this device does not choose blocks of " +
-                          std::to_string(summary.block_slots) + " keys with heads of " +
-                          std::to_string(shape.head_dim) + " elements and groups of " +
-                          std::to_string(shape.group())});
+  const Option asked = reselects ? Option::kHgcaReselect
+                       : demotes ? Option::kEvicted
+                                 : AskedForBy(basis.selection);
+  return Unsupported({asked, ": this device does not choose blocks of " +
+                                 std::to_string(summary.block_slots) + " keys with heads of " +
+                                 std::to_string(shape.head_dim) + " elements and groups of " +
+                                 std::to_string(shape.group())});
 }
 
 }  // namespace headway

@@ -70,7 +70,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
-  add(Tier::kHost, "KV: kept tokens", bytes.on_host);
+  add(Tier::kHost, request.kept.by_cores ? "KV: kept tokens" : "KV: demoted tokens", bytes.on_host);
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
   add(Tier::kHost, "observed weights", bytes.kept_host);
   add(Tier::kHost, "program, tokenizer, text", request.other_bytes);
@@ -157,7 +157,7 @@ StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, con
   steps.slabs[static_cast<size_t>(Tier::kDevice)] =
       std::reduce(kept.begin(), kept.end(), int64_t{0}) - on_host;
   steps.slabs[static_cast<size_t>(Tier::kHost)] = on_host;
-  steps.host_share = on_host > 0 ? 1.0 : 0.0;
+  steps.host_share = on_host > 0 && request.kept.by_cores ? 1.0 : 0.0;
   return PredictDecode(machine, subject, ExecutionOf(steps, kept), kept);
 }
 

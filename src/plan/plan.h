@@ -47,7 +47,7 @@ struct CacheBytes {
   int64_t x_slab = 0;  // one of X
   // Of the cache of tokens that heads keep of prompts, all of it.
   int64_t kept = 0;
-  int64_t on_host = 0;  // of tokens that the host's cores attend to, beside slabs
+  int64_t on_host = 0;  // of tokens that lie in host memory beside slabs
   // Of what heads keep of prompts: buffers on the host, which no budget counts, and the file of a
   // session that holds these tokens alone.
   int64_t kept_host = 0;
@@ -102,12 +102,12 @@ struct PageCacheRequest {
   bool fixed = false;
 };
 
-// Where heads keep some tokens, decode reads these alone, on the device and on the host, whose
-// cores then attend to them.
+// Where heads keep some tokens, decode reads these alone, on the device and on the host.
 struct KeptTokens {
   std::vector<int64_t> lengths;                  // of the sequences that decode together
-  std::function<int64_t(int64_t length)> count;  // that are kept of so many; null: all
+  std::function<int64_t(int64_t length)> count;  // that are read of so many; null: all
   std::function<int64_t(int64_t length)> on_host = nullptr;  // of these; null: none
+  bool by_cores = true;       // the host's cores attend to the latter; else they cross the bus
   double closed_bytes = 0.0;  // of them, as Subject::closed_bytes; 0: as of the others
 };
 

@@ -22,6 +22,9 @@ Approximation EvictionOf(const EngineOptions& options) {
   AddGiven("steepness", options.evict_steepness, defaults.evict_steepness, &eviction);
   AddGiven("future", options.evict_future, defaults.evict_future, &eviction);
   AddGiven("profile", options.evict_profile, defaults.evict_profile, &eviction);
+  AddGiven("evicted", options.evicted, defaults.evicted, &eviction);
+  AddGiven("evicted_keys", options.evicted_keys, defaults.evicted_keys, &eviction);
+  AddGiven("evicted_refresh", options.evicted_refresh, defaults.evicted_refresh, &eviction);
   return eviction;
 }
 
@@ -66,6 +69,9 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.evict_future = defaults.evict_future;
   options.evict_profile = defaults.evict_profile;
   options.evict_room = defaults.evict_room;
+  options.evicted = defaults.evicted;
+  options.evicted_keys = defaults.evicted_keys;
+  options.evicted_refresh = defaults.evicted_refresh;
   options.hgca = defaults.hgca;
   options.hgca_window = defaults.hgca_window;
   options.hgca_alpha = defaults.hgca_alpha;

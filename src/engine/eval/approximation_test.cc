@@ -68,6 +68,9 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.evict_safeguard = 0.5;
   options.evict_steepness = 10.0;
   options.evict_room = 64;
+  options.evicted = "demote";
+  options.evicted_keys = 64;
+  options.evicted_refresh = 2;
   options.session = "s";
   options.session_recut = true;
   options.trace = "t";
@@ -90,6 +93,9 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_EQ(exact.evict_safeguard, -1.0);
   EXPECT_EQ(exact.evict_steepness, -1.0);
   EXPECT_EQ(exact.evict_room, -1);
+  EXPECT_EQ(exact.evicted, "drop");
+  EXPECT_EQ(exact.evicted_keys, -1);
+  EXPECT_EQ(exact.evicted_refresh, -1);
   EXPECT_EQ(exact.session + exact.trace, "");
   EXPECT_FALSE(exact.session_recut);
   EXPECT_EQ(exact.device, "cuda:1");

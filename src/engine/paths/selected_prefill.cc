@@ -158,7 +158,8 @@ void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
   select.blocks = reinterpret_cast<int32_t*>(parts_.memory) + first_list * select.capacity;
   select.counts = reinterpret_cast<int32_t*>(parts_.memory + memory_.lists) + first_list;
   select.scratch = parts_.memory + memory_.lists + memory_.counts;
-  const Board::RowStates states = parts_.board.TakeRowStates(choice.entry);
+  const Board::RowStates states =
+      parts_.board.TakeRowStates(choice.entry, {0, context_.shape.kv_heads, 0});
   AttendBlocksItem attend;
   attend.q = select.q;
   attend.q_stride = select.q_stride;

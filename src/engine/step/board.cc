@@ -182,17 +182,18 @@ void* Board::TakeResult(int entry) {
   return ResultAt(entry, 0, 0);
 }
 
-Board::RowStates Board::TakeRowStates(int entry) {
-  for (int head = 0; head < context_.shape.kv_heads; ++head) {
+Board::RowStates Board::TakeRowStates(int entry, const kv::HeadRun& heads) {
+  for (int head = heads.head; head < heads.head + heads.heads; ++head) {
     HeadStates& states = StatesOf(entry, head);
     HEADWAY_CHECK(!batch_[entry].decode && !states.started);
     states.started = true;
   }
-  dense_.Begin(entry);
+  if (!dense_.Has(entry)) dense_.Begin(entry);
   const int64_t width = context_.QWidth();
   const int64_t row = batch_[entry].row;
-  return {o_ + row * width, width, lse_ + row * context_.shape.query_heads,
-          context_.shape.query_heads};
+  const int64_t head = int64_t{heads.head} * context_.shape.group();  // query head
+  return {o_ + row * width + head * context_.shape.head_dim, width,
+          lse_ + row * context_.shape.query_heads + head, context_.shape.query_heads};
 }
 
 void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,

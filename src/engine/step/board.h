@@ -80,16 +80,16 @@ class Board {
   // by itself. Nobody else adds to the entry.
   void* TakeResult(int entry);
   bool ResultTaken(int entry) const { return results_taken_[static_cast<size_t>(entry)]; }
-  // The states of all rows of a prefill entry, to which nothing was added in the layer, for a path
-  // that writes them by itself, from chosen keys, before anything else of the entry is enqueued.
-  // Where the policy wants dense rows, the entry has them in the layer.
+  // The states of heads of all rows of a prefill entry, to which nothing was added in the layer,
+  // for a path that writes them by itself, from chosen keys, before anything else of the entry is
+  // enqueued. Where the policy wants dense rows, the entry has them in the layer.
   struct RowStates {
-    float* o = nullptr;  // [tokens, query_heads, head_dim]
+    float* o = nullptr;  // [tokens, query heads, head_dim]
     int64_t o_stride = 0;
-    float* lse = nullptr;  // [tokens, query_heads]
+    float* lse = nullptr;  // [tokens, query heads]
     int64_t lse_stride = 0;
   };
-  RowStates TakeRowStates(int entry);
+  RowStates TakeRowStates(int entry, const kv::HeadRun& heads);
   bool HasDenseRows(int entry) const { return dense_.Has(entry); }
   // Attends to `keys`, of which the other rows of an entry see chosen ones, with its dense rows.
   // Enqueued by the next Flush, which comes before these rows' next range. What Attend is given

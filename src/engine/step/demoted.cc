@@ -72,8 +72,8 @@ Result<std::unique_ptr<Demoted>> Demoted::Create(const DemotedParts& parts,
   Result<std::unique_ptr<Buffer>> tokens = parts.device.AllocateHost(
       parts.host_budget, static_cast<size_t>(HostBytes(limits)), "demoted tokens");
   if (!tokens.ok()) return tokens.status();
-  return std::unique_ptr<Demoted>(new Demoted(parts, limits, std::move(*memory),
-                                              std::move(*summaries), std::move(*tokens)));
+  return std::unique_ptr<Demoted>(
+      new Demoted(parts, limits, std::move(*memory), std::move(*summaries), std::move(*tokens)));
 }
 
 Demoted::Demoted(const DemotedParts& parts, const DemotedLimits& limits,
@@ -110,12 +110,28 @@ void Demoted::Forget(kv::SequenceId sequence) {
   if (Held* const held = Find(sequence); held != nullptr) held->sequence = -1;
 }
 
+int64_t Demoted::bytes() const {
+  int64_t bytes = 0;
+  for (const Held& held : held_) bytes += held.sequence < 0 ? 0 : held.token_bytes;
+  return bytes;
+}
+
+void Demoted::Stepped(const BatchEntry& rows, bool chose, Held* held) {
+  if (chose) held->made = rows.decode ? rows.position : -1;
+  if (!rows.decode) return;
+  ++reads_.steps;
+  reads_.choices += chose ? 1 : 0;
+  const int64_t block = 2 * PageBytes(limits_) / PageBlocks(limits_);
+  for (const Held::Head& head : held->heads) {
+    reads_.bytes += std::min(head.blocks, capacity()) * block;
+  }
+}
+
 PageRun Demoted::PagesOf(const Held& held, int layer, int head) const {
   const Held::Head& of = HeadOf(held, layer, head);
   const int64_t pages = of.blocks / PageBlocks(limits_);
   PageRun run;
-  run.k =
-      tokens_->data() + held.place * RoundUp(TokenBytesOf(limits_), kLine) + of.tokens_at;
+  run.k = tokens_->data() + held.place * RoundUp(TokenBytesOf(limits_), kLine) + of.tokens_at;
   run.v = run.k + pages * PageBytes(limits_);
   run.page_stride = PageBytes(limits_);
   run.count = pages * limits_.page.page_slots;

@@ -12,6 +12,7 @@
 
 #include "device/budget.h"
 #include "device/device.h"
+#include "engine/step/batch.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kv/policy/demotion.h"
@@ -57,26 +58,35 @@ class Demoted {
   void Hold(kv::SequenceId sequence, int layer, std::span<const std::vector<KeyRun>> keys,
             std::span<const kv::KeptOfHead> kept, int64_t closed);
   void Forget(kv::SequenceId sequence);
+  // Of host memory, that hold tokens.
+  int64_t bytes() const;
+  // What steps have read so far.
+  struct Reads {
+    int64_t steps = 0;    // of sequences of which something is held, that decode
+    int64_t choices = 0;  // of these, those that chose
+    int64_t bytes = 0;
+  };
+  const Reads& reads() const { return reads_; }
 
   // --- In a step
   struct Held {
     int place = 0;
     kv::SequenceId sequence = -1;  // -1: of none
-    int64_t made = -1;             // the position of the query that chose last; -1: none has
+    // The position of the decode that chose last, behind which there were others alone; -1: none.
+    int64_t made = -1;
     struct Head {
       int64_t blocks = 0;
       int64_t tokens_at = 0;     // in the sequence's host memory
       int64_t summaries_at = 0;  // in that of its summaries
     };
-    std::vector<Head> heads;  // [layers, kv_heads], as far as layers have come
+    std::vector<Head> heads;                     // [layers, kv_heads], as far as layers have come
     int64_t token_bytes = 0, summary_bytes = 0;  // of all of these
   };
   // What is held of a sequence; null: nothing is.
   Held* Find(kv::SequenceId sequence);
-  // Whether the query at a position chooses.
+  // Whether a decode at a position chooses.
   bool Chooses(const Held& held, int64_t position) const {
-    return held.made < 0 || position <= held.made ||
-           position >= held.made + limits_.policy.refresh;
+    return held.made < 0 || position <= held.made || position >= held.made + limits_.policy.refresh;
   }
   int64_t BlocksOf(const Held& held, int layer, int head) const {
     return HeadOf(held, layer, head).blocks;
@@ -85,8 +95,10 @@ class Demoted {
   SegmentPlace PlaceOf(const Held& held, int layer, int head) const;
   // How they lie where neighbouring heads have equally many; segments are not set.
   BlockedKeys KeysOf(int heads, int64_t blocks) const;
-  // What heads list of them, [kv_heads, capacity], and how many [kv_heads]: device memory, which
-  // holds the lists until others are made.
+  // A step of these rows, which chose or did not, is done.
+  void Stepped(const BatchEntry& rows, bool chose, Held* held);
+  // What heads list of them in decode, [kv_heads, capacity], and how many [kv_heads]: device
+  // memory, which holds the lists until others are made.
   int64_t capacity() const { return limits_.policy.blocks(); }
   int32_t* ListsOf(const Held& held, int layer) const;
   int32_t* CountsOf(const Held& held, int layer) const;
@@ -122,6 +134,7 @@ class Demoted {
   std::unique_ptr<Buffer> memory_, summaries_, tokens_;
   std::vector<Held> held_;      // [sequences]
   std::vector<int32_t> slots_;  // of the layer at hand: on their way to the device
+  Reads reads_;
 };
 
 }  // namespace headway
