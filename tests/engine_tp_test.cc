@@ -269,8 +269,12 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
     all.back().first.evict = method;
     all.back().first.evict_budget = "512";
   }
+  all.push_back(all.back());
+  all.back().first.evict = "snapkv";
+  all.back().first.evicted = "demote";
+  all.back().first.evicted_keys = 256;
   for (auto& [options, heads_alone] : all) {
-    SCOPED_TRACE(options.selector + " " + options.evict);
+    SCOPED_TRACE(options.selector + " " + options.evict + " " + options.evicted);
     const Approximate one = Approximately(options);
     for (const int ranks : {2, 3}) {
       options.tensor_parallel = ranks;

@@ -143,8 +143,7 @@ Status ReadDemotion(const EngineOptions& options, kv::DemotionPolicy* policy) {
   }
   const std::pair<bool, Option> others[] = {
       {!options.session.empty(), Option::kSession},
-      {options.kv_encoding != absent.kv_encoding, Option::kKvEncoding},
-      {options.tensor_parallel != absent.tensor_parallel, Option::kTensorParallel}};
+      {options.kv_encoding != absent.kv_encoding, Option::kKvEncoding}};
   for (const auto& [is, option] : others) {
     if (is) return Wrong({Option::kEvicted, " demote and ", option, " do not go together yet"});
   }

@@ -276,8 +276,6 @@ TEST(EvictionSettings, WhatIsNotKeptIsDroppedOrDemoted) {
             "evicted demote and session do not go together yet");
   EXPECT_EQ(demoting([](EngineOptions& o) { o.kv_encoding = "int8"; }),
             "evicted demote and kv_encoding do not go together yet");
-  EXPECT_EQ(demoting([](EngineOptions& o) { o.tensor_parallel = 2; }),
-            "evicted demote and tensor_parallel do not go together yet");
 }
 
 TEST(EvictionSettings, WordsNameWhatAMethodReads) {
