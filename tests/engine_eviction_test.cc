@@ -193,6 +193,26 @@ TEST(EngineEviction, DemotedTokensAreReachedAgain) {
   EXPECT_EQ(timings.demoted.bytes, 0);
 }
 
+// Half of the bytes, and nearly the same answer.
+TEST(EngineEviction, DemotedTokensMayBeEncoded) {
+  std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1100, 3);
+  tokens.resize(941);
+  const double exact = BehindInSteps({}, tokens, 933);
+  Timings plain;
+  BehindInSteps(Demoting("snapkv", "128", 256), tokens, 933, &plain);
+  for (const char* encoding : {"int8", "fp8", "int4"}) {
+    EngineOptions options = Demoting("snapkv", "128", 4000);
+    options.kv_encoding = encoding;
+    const double now = BehindInSteps(options, tokens, 933);
+    EXPECT_NE(now, exact) << encoding;
+    EXPECT_NEAR(now, exact, 0.03 * exact) << encoding;
+    options.evicted_keys = 256;
+    Timings timings;
+    BehindInSteps(options, tokens, 933, &timings);
+    EXPECT_LE(timings.demoted.bytes, plain.demoted.bytes / 2) << encoding;
+  }
+}
+
 TEST(EngineEviction, DemotingSequencesOfABatchAreAsEachAlone) {
   EngineOptions options = Demoting("ada-snapkv", "192", 64);
   options.evicted_refresh = 2;

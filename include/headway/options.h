@@ -200,7 +200,7 @@ struct EngineOptions {
   // What becomes of the tokens that a head does not keep: "drop", for good, or "demote": they stay
   // in host memory, and each step behind the prompt attends, beside what is kept, to the blocks of
   // 16 of them that matter most to its queries by summaries on the device. Not together with
-  // sessions or encoded pages.
+  // sessions or lossless pages.
   std::string evicted = "drop";
   // "demote": tokens of these that a head reads in a step, at most. -1: 512.
   int64_t evicted_keys = -1;

@@ -141,11 +141,12 @@ Status ReadDemotion(const EngineOptions& options, kv::DemotionPolicy* policy) {
                                         " tokens cannot be cut into blocks of " +
                                         std::to_string(kBlock)});
   }
-  const std::pair<bool, Option> others[] = {
-      {!options.session.empty(), Option::kSession},
-      {options.kv_encoding != absent.kv_encoding, Option::kKvEncoding}};
-  for (const auto& [is, option] : others) {
-    if (is) return Wrong({Option::kEvicted, " demote and ", option, " do not go together yet"});
+  if (!options.session.empty()) {
+    return Wrong({Option::kEvicted, " demote and ", Option::kSession, " do not go together yet"});
+  }
+  if (options.kv_encoding == "lossless") {
+    return Wrong({Option::kEvicted, " demote and ", Option::kKvEncoding,
+                  " lossless do not go together yet"});
   }
   return OkStatus();
 }

@@ -274,8 +274,9 @@ TEST(EvictionSettings, WhatIsNotKeptIsDroppedOrDemoted) {
             "evicted demote: a page of 8 tokens cannot be cut into blocks of 16");
   EXPECT_EQ(demoting([](EngineOptions& o) { o.session = "s"; }),
             "evicted demote and session do not go together yet");
-  EXPECT_EQ(demoting([](EngineOptions& o) { o.kv_encoding = "int8"; }),
-            "evicted demote and kv_encoding do not go together yet");
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.kv_encoding = "int8"; }), "");
+  EXPECT_EQ(demoting([](EngineOptions& o) { o.kv_encoding = "lossless"; }),
+            "evicted demote and kv_encoding lossless do not go together yet");
 }
 
 TEST(EvictionSettings, WordsNameWhatAMethodReads) {

@@ -14,10 +14,17 @@ namespace {
 constexpr const SummaryFormat& kSummary = kv::DemotionPolicy::kSummary;
 // Where the tokens and the summaries of a head begin.
 constexpr int64_t kLine = 256;
+// Pages that are encoded at a time.
+constexpr int64_t kRoundPages = 64;
 
 // Of K, or of V.
 int64_t PageBytes(const DemotedLimits& limits) {
   return static_cast<int64_t>(limits.page.closed_bytes());
+}
+
+// Of the parameters of both.
+int64_t ParamStride(const DemotedLimits& limits) {
+  return limits.encoded() ? RoundUp(ParamBytes(limits.page), 16) : 0;
 }
 
 int64_t PageBlocks(const DemotedLimits& limits) {
@@ -30,7 +37,7 @@ int64_t Tables(const DemotedLimits& limits) {
 
 // Of a sequence, at most.
 int64_t TokenBytesOf(const DemotedLimits& limits) {
-  return limits.pages * 2 * PageBytes(limits) + Tables(limits) * kLine;
+  return limits.pages * (2 * PageBytes(limits) + ParamStride(limits)) + Tables(limits) * kLine;
 }
 
 int64_t SummaryBytesOf(const DemotedLimits& limits) {
@@ -48,6 +55,8 @@ Demoted::Places::Places(const DemotedLimits& limits) {
   lists = take(tables * limits.policy.blocks());
   counts = take(tables);
   slots = take(limits.shape.kv_heads * limits.length);
+  rows = bytes;
+  if (limits.encoded()) bytes += kRoundPages * 2 * static_cast<int64_t>(limits.plain().bytes());
 }
 
 int64_t Demoted::DeviceBytes(const DemotedLimits& limits) { return Places(limits).bytes; }
@@ -135,6 +144,10 @@ PageRun Demoted::PagesOf(const Held& held, int layer, int head) const {
   run.v = run.k + pages * PageBytes(limits_);
   run.page_stride = PageBytes(limits_);
   run.count = pages * limits_.page.page_slots;
+  if (limits_.encoded()) {
+    run.params = run.v + pages * PageBytes(limits_);
+    run.params_page_stride = ParamStride(limits_);
+  }
   return run;
 }
 
@@ -152,6 +165,8 @@ BlockedKeys Demoted::KeysOf(int heads, int64_t blocks) const {
   keys.blocks = keys.segment_blocks = blocks;
   keys.page_stride = PageBytes(limits_);
   keys.v_offset = blocks / PageBlocks(limits_) * PageBytes(limits_);
+  keys.params_offset = 2 * keys.v_offset;
+  keys.params_page_stride = ParamStride(limits_);
   keys.codes_head_stride = blocks * kSummary.code_bytes(limits_.page.head_dim);
   keys.scales_offset = keys.codes_head_stride;
   keys.scales_head_stride = 2 * blocks;
@@ -170,38 +185,84 @@ int32_t* Demoted::CountsOf(const Held& held, int layer) const {
 void Demoted::Hold(kv::SequenceId sequence, int layer, std::span<const std::vector<KeyRun>> keys,
                    std::span<const kv::KeptOfHead> kept, int64_t closed) {
   Held& held = *Find(sequence);
-  auto* const slots = reinterpret_cast<int32_t*>(memory_->data() + places_.slots);
   slots_.clear();
-  std::vector<GatherSlotsItem> gathers;
-  std::vector<SummarizeItem> summaries;
+  gathers_.clear();
+  summaries_of_.clear();
   for (int head = 0; head < limits_.shape.kv_heads; ++head) {
     const auto at = static_cast<size_t>(head);
     const std::vector<int32_t> let_go = kv::LetGoOf(kept[at].positions, closed);
     HEADWAY_CHECK(std::ssize(let_go) % limits_.page.page_slots == 0);
-    const int64_t blocks = std::ssize(let_go) / kSummary.block_slots;
-    held.heads.push_back({blocks, held.token_bytes, held.summary_bytes});
-    if (blocks == 0) continue;
-    const PageRun run = PagesOf(held, layer, head);
-    const SegmentPlace place = PlaceOf(held, layer, head);
-    const BlockedKeys lie = KeysOf(1, blocks);
-    held.token_bytes += RoundUp(2 * (run.v - run.k), kLine);
-    held.summary_bytes += RoundUp(blocks * kSummary.bytes(limits_.page.head_dim), kLine);
+    const int64_t pages = std::ssize(let_go) / limits_.page.page_slots;
+    held.heads.push_back({pages * PageBlocks(limits_), held.token_bytes, held.summary_bytes});
+    held.token_bytes += RoundUp(pages * (2 * PageBytes(limits_) + ParamStride(limits_)), kLine);
+    held.summary_bytes +=
+        RoundUp(pages * PageBlocks(limits_) * kSummary.bytes(limits_.page.head_dim), kLine);
     HEADWAY_CHECK(held.token_bytes <= TokenBytesOf(limits_) &&
                   held.summary_bytes <= SummaryBytesOf(limits_));
-    GatherTokens(keys[at], let_go, slots + slots_.size(), run, &slots_, &gathers);
-    SummarizeItem& item = summaries.emplace_back();
-    item.keys = run;
-    item.codes = const_cast<std::byte*>(place.summary);
-    item.scales = reinterpret_cast<float*>(item.codes + lie.scales_offset);
-    item.codes_head_stride = lie.codes_head_stride;
-    item.scales_head_stride = lie.scales_head_stride;
+    if (limits_.encoded()) {
+      for (int64_t page = 0; page < pages; page += kRoundPages) {
+        Encode(held, layer, head, keys[at], let_go, page);
+      }
+    } else if (pages > 0) {
+      const PageRun run = PagesOf(held, layer, head);
+      GatherTokens(keys[at], let_go, slots() + slots_.size(), run, &slots_, &gathers_);
+      summaries_of_.push_back(SummaryOf(held, layer, head, run, 0));
+    }
   }
-  if (summaries.empty()) return;
-  parts_.compute.Copy(reinterpret_cast<std::byte*>(slots),
-                      reinterpret_cast<const std::byte*>(slots_.data()),
-                      slots_.size() * sizeof(int32_t));
-  parts_.kernels.GatherSlots(parts_.compute, limits_.page, gathers);
-  parts_.kernels.Summarize(parts_.compute, limits_.page, kSummary, summaries);
+  RunGathers();
+}
+
+// What is enqueued for some heads, or some pages of one.
+void Demoted::RunGathers() {
+  if (gathers_.empty()) return;
+  const auto first = gathers_[0].slots - slots();
+  parts_.compute.Copy(reinterpret_cast<std::byte*>(slots() + first),
+                      reinterpret_cast<const std::byte*>(slots_.data() + first),
+                      (slots_.size() - static_cast<size_t>(first)) * sizeof(int32_t));
+  parts_.kernels.GatherSlots(parts_.compute, limits_.plain(), gathers_);
+  parts_.kernels.Summarize(parts_.compute, limits_.plain(), kSummary, summaries_of_);
+  gathers_.clear();
+  summaries_of_.clear();
+}
+
+// Pages of a head from `first` on go through memory of the device, where they are summarised as
+// they were computed.
+void Demoted::Encode(const Held& held, int layer, int head, std::span<const KeyRun> keys,
+                     std::span<const int32_t> let_go, int64_t first) {
+  const PageFormat plain = limits_.plain();
+  const auto page_bytes = static_cast<int64_t>(plain.bytes());
+  const auto slots_of_page = static_cast<int64_t>(plain.page_slots);
+  EncodePagesItem item;
+  item.to = PagesOf(held, layer, head);
+  item.to.count = std::min(kRoundPages * slots_of_page, item.to.count - first * slots_of_page);
+  item.to.k += first * item.to.page_stride;
+  item.to.v += first * item.to.page_stride;
+  item.to.params += first * item.to.params_page_stride;
+  item.from.k = memory_->data() + places_.rows;
+  item.from.v = item.from.k + kRoundPages * page_bytes;
+  item.from.page_stride = page_bytes;
+  item.from.count = item.to.count;
+  GatherTokens(keys,
+               let_go.subspan(static_cast<size_t>(first * slots_of_page),
+                              static_cast<size_t>(item.to.count)),
+               slots() + slots_.size(), item.from, &slots_, &gathers_);
+  summaries_of_.push_back(SummaryOf(held, layer, head, item.from, first * PageBlocks(limits_)));
+  RunGathers();
+  parts_.kernels.EncodePages(parts_.compute, limits_.page, {&item, 1});
+}
+
+// Of a head's blocks from `first` on, whose keys these are.
+SummarizeItem Demoted::SummaryOf(const Held& held, int layer, int head, const PageRun& keys,
+                                 int64_t first) const {
+  const BlockedKeys lie = KeysOf(1, HeadOf(held, layer, head).blocks);
+  auto* const summary = const_cast<std::byte*>(PlaceOf(held, layer, head).summary);
+  SummarizeItem item;
+  item.keys = keys;
+  item.codes = summary + first * kSummary.code_bytes(limits_.page.head_dim);
+  item.scales = reinterpret_cast<float*>(summary + lie.scales_offset) + 2 * first;
+  item.codes_head_stride = lie.codes_head_stride;
+  item.scales_head_stride = lie.scales_head_stride;
+  return item;
 }
 
 }  // namespace headway

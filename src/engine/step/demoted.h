@@ -29,6 +29,10 @@ struct DemotedLimits {
   int64_t sequences = 0;
   int64_t length = 0;  // of the longest prompt
   int64_t pages = 0;   // that all heads let go of it, at most: kv::LetGoPages
+
+  bool encoded() const { return page.encoding != Encoding::kNone; }
+  // Of pages as they are computed.
+  PageFormat plain() const { return {page.dtype, page.page_slots, page.head_dim}; }
 };
 
 // What it works with; all outlives it.
@@ -113,6 +117,7 @@ class Demoted {
     int64_t lists = 0;   // [sequences, layers, kv_heads, capacity]
     int64_t counts = 0;  // [sequences, layers, kv_heads]
     int64_t slots = 0;   // [kv_heads, length]: on their way to be gathered
+    int64_t rows = 0;    // K and V of pages that are encoded, before they are
     int64_t bytes = 0;
   };
 
@@ -127,13 +132,22 @@ class Demoted {
   }
   // The pages of a head, all of them.
   PageRun PagesOf(const Held& held, int layer, int head) const;
+  int32_t* slots() const { return reinterpret_cast<int32_t*>(memory_->data() + places_.slots); }
+  SummarizeItem SummaryOf(const Held& held, int layer, int head, const PageRun& keys,
+                          int64_t first) const;
+  void Encode(const Held& held, int layer, int head, std::span<const KeyRun> keys,
+              std::span<const int32_t> let_go, int64_t first);
+  void RunGathers();
 
   const DemotedParts parts_;
   const DemotedLimits limits_;
   const Places places_;
   std::unique_ptr<Buffer> memory_, summaries_, tokens_;
-  std::vector<Held> held_;      // [sequences]
-  std::vector<int32_t> slots_;  // of the layer at hand: on their way to the device
+  std::vector<Held> held_;  // [sequences]
+  // Of the layer at hand:
+  std::vector<int32_t> slots_;  // on their way to the device
+  std::vector<GatherSlotsItem> gathers_;
+  std::vector<SummarizeItem> summaries_of_;
   Reads reads_;
 };
 
