@@ -92,8 +92,7 @@ TEST_P(EngineDemotedEncoded, HoldsCodesOfTheSamePages) {
     Prompt same;
     const kv::SequenceId b = encoded.Evict(golden_.prompt, &same);
     ExpectEncoded(plain, encoded, a, b);
-    const StepInput input{b, std::span(golden_.tokens).first(1), &encoded.rope(),
-                          LogitsMode::kAll};
+    const StepInput input{b, std::span(golden_.tokens).first(1), &encoded.rope(), LogitsMode::kAll};
     ASSERT_TRUE(encoded.harness().StepKept({&input, 1}).ok());
   }
 }
