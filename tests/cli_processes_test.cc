@@ -128,6 +128,44 @@ TEST_F(Mpirun, EvaluationsAndManyPromptsRunOnRanks) {
   EXPECT_EQ(Run(perplexity).json()["perplexity"], score["perplexity"]);
 }
 
+// Heads that share a budget choose over processes, and lie where a profile has them balanced.
+TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
+  WriteFile(dir_.File("text"),
+            ReadFile(HEADWAY_SOURCE_DIR "/examples/document.txt").substr(0, 3000));
+  program_ = kProgram;
+  const Outcome profiled =
+      Run({"profile-heads", kModel, "--evict", "ada-snapkv", "--evict-budget", "96", "--file",
+           dir_.File("text"), "--context", "256", "-o", dir_.File("heads.json")});
+  ASSERT_EQ(profiled.status, 0) << profiled.err;
+  for (const char* method : {"ada-snapkv", "defensivekv", "kvzip"}) {
+    const Args run = {"run",
+                      kModel,
+                      "-f",
+                      dir_.File("text"),
+                      "--evict-budget",
+                      "96",
+                      "-n",
+                      "8",
+                      "--tp",
+                      "3",
+                      "--evict",
+                      method,
+                      "--assignment-profile",
+                      dir_.File("heads.json")};
+    program_ = kProgram;
+    const Json threads = RunJson(run);
+    program_ = HEADWAY_MPIRUN;
+    EXPECT_EQ(RunJson(OnRanks(3, run))["tokens"], threads["tokens"]) << method;
+  }
+  // How long each of them attends is known to the first.
+  const Outcome bench = Run(OnRanks(2, {"bench", "prefill", kModel, "--ctx-size", "256", "--tp",
+                                        "2", "--repetitions", "1", "--json"}));
+  ASSERT_EQ(bench.status, 0) << bench.err;
+  const Json seconds = bench.json()["results"][0]["attend_seconds"];
+  ASSERT_EQ(seconds.size(), 2u);
+  for (const Json& of_rank : seconds) EXPECT_GT(of_rank, 0.0);
+}
+
 TEST_F(Mpirun, RanksThatDoNotFitTogetherAreRefused) {
   ExpectOneError(OnRanks(3, kRun), "--tp 2: each process is one rank, and the launcher started 3");
   ExpectOneError(OnRanks(1, kRun), "the launcher started 1");

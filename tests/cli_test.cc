@@ -86,6 +86,11 @@ TEST_F(Cli, RanksShareAModel) {
   const Outcome plan = Run({"plan", kModel, "-c", "4096", "--tp", "2"});
   EXPECT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("2 ranks share the model"));
+  EXPECT_THAT(plan.out, HasSubstr("ranks     heads balanced\nrank  heads"));
+  const Json planned = Run({"plan", kModel, "-c", "4096", "--tp", "3", "--json"}).json();
+  EXPECT_EQ(planned["ranks"]["heads"][7], Json({{0, 1}, {2}, {3}}));
+  EXPECT_EQ(planned["ranks"]["keys"], Json({16.0, 8.0, 8.0}));
+  EXPECT_EQ(planned["ranks"]["profiled"], false);
   shared.insert(shared.end(), {"--session", dir_.File("session")});
   ExpectFailure(shared, 1,
                 "--session and --tp 3: ranks that share a session have as many KV heads");

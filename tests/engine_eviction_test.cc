@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -13,6 +12,7 @@
 #include "base/test_dir.h"
 #include "headway/engine.h"
 #include "support/api.h"
+#include "support/head_profile.h"
 
 namespace headway {
 namespace {
@@ -372,20 +372,6 @@ TEST(EngineEviction, FreesTheRestOfThePrompt) {
   ExpectBytesOfKept("snapkv", "int4");
   ExpectBytesOfKept("ada-snapkv", "none");
   ExpectBytesOfKept("ada-snapkv", "int8");
-}
-
-std::string WriteProfile(const std::string& file, const ModelInfo& info, const HeadBudgets& heads) {
-  std::string text = "{\"format\": \"headway head profile\", \"version\": 1, \"kind\": \"budgets\"";
-  text += ", \"model\": {\"layers\": " + std::to_string(info.layers) +
-          ", \"kv_heads\": " + std::to_string(info.kv_heads) + ", \"config\": \"" +
-          info.config_hash + "\"}, \"anyway\": " + std::to_string(heads.anyway) + ", \"heads\": [";
-  for (size_t at = 0; at < heads.tokens.size(); ++at) {
-    const auto of_layer = at % static_cast<size_t>(info.kv_heads);
-    text += of_layer > 0 ? "," : at > 0 ? "],[" : "[";
-    text += std::to_string(heads.tokens[at]);
-  }
-  std::ofstream(file) << text << "]]}";
-  return file;
 }
 
 // The budgets that a method gave, with this file's words for what went wrong.

@@ -7,45 +7,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/random.h"
 #include "model/rope.h"
-#include "model/weights/open_weights.h"
-#include "parallel/local/local_group.h"
 #include "support/golden.h"
+#include "support/rank_case.h"
 #include "support/step_harness.h"
 
 namespace headway::testing {
 namespace {
-
-using Placement = std::vector<std::vector<HeadSet>>;  // [ranks][layers]
-
-// Each head of each layer at some rank, so that some have more than others and some have none.
-Placement RandomPlacement(const ModelShape& shape, int ranks, uint64_t seed) {
-  Random random(seed);
-  Placement placement(static_cast<size_t>(ranks),
-                      std::vector<HeadSet>(static_cast<size_t>(shape.layers)));
-  for (size_t layer = 0; layer < static_cast<size_t>(shape.layers); ++layer) {
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      placement[static_cast<size_t>(random.Below(ranks))][layer].heads.push_back(head);
-    }
-  }
-  return placement;
-}
-
-struct Case {
-  Golden golden;
-  ModelConfig config;
-
-  explicit Case(const std::string& name) {
-    Result<Golden> read = LoadGolden(*Env::Default(), name);
-    EXPECT_TRUE(read.ok()) << read.status().message();
-    golden = std::move(*read);
-    config = *ReadModelConfig(*Env::Default(), golden.folder);
-    const std::unique_ptr<WeightSource> source = *OpenWeights(*Env::Default(), golden.folder);
-    config.shape.dtype = *CacheDType(config, *source);
-  }
-  int64_t length() const { return std::ssize(golden.prompt) + std::ssize(golden.tokens); }
-};
 
 HarnessConfig Config() {
   HarnessConfig config = HarnessConfig::Default();
@@ -94,14 +62,6 @@ bool SameBits(const LogitRows& a, const LogitRows& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
   });
-}
-
-// On a GPU all ranks have the first one.
-std::unique_ptr<RankGroup> NewGroup(int ranks) {
-  const std::vector<int> gpus(TestDevice() == "cpu" ? 0 : static_cast<size_t>(ranks), 0);
-  Result<std::unique_ptr<RankGroup>> group = NewLocalGroup(ranks, gpus);
-  EXPECT_TRUE(group.ok()) << group.status().message();
-  return std::move(*group);
 }
 
 // The logits that every rank has.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 
@@ -12,6 +13,7 @@
 #include "engine/open.h"
 #include "headway/refusal.h"
 #include "support/api.h"
+#include "support/head_profile.h"
 
 namespace headway {
 namespace {
@@ -104,6 +106,11 @@ TEST(EngineTp, BatchesSamplingAndScoresAreThoseOfOneRank) {
       }
     }
     EXPECT_GT((*context)->TierBytes(0), 0);
+    const std::vector<double> attended = (*context)->AttendSeconds();
+    ASSERT_EQ(attended.size(), ranks ? 3u : 1u);
+    if (!OnGpu()) {  // whose kernels are not timed
+      EXPECT_GT(*std::min_element(attended.begin(), attended.end()), 0.0);
+    }
     size_t seen = 0;
     Context::ScorePart part;
     part.logits = [&](int64_t, std::span<const float> logits) {
@@ -196,15 +203,6 @@ TEST(EngineTp, WhatRanksDoNotDoYetIsRefusedByName) {
   options.tensor_parallel = 1;
   EXPECT_THAT(refusal(options), HasSubstr("names GPUs for ranks; give tensor_parallel, or one"));
   options = OnRanks(2);
-  options.evict = "snapkv";
-  options.evict_profile = "heads.tsv";
-  EXPECT_THAT(refusal(options), HasSubstr("and evict_profile do not"));
-  for (const char* method : {"ada-snapkv", "kvzip"}) {
-    options = OnRanks(2);
-    options.evict = method;
-    EXPECT_THAT(refusal(options), HasSubstr(std::string("and evict ") + method + " do not"));
-  }
-  options = OnRanks(2);
   options.head_pattern = "heads.tsv";
   EXPECT_THAT(refusal(options), HasSubstr("and head_pattern do not"));
   const std::unique_ptr<Engine> engine = Open(kDemo, OnRanks(2));
@@ -263,8 +261,8 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
   reading.sparse_prefill = true;
   std::vector<std::pair<EngineOptions, bool>> all = {
       {hgca, true}, {anew, true}, {quest, true}, {pages, false}, {reading, false}};
-  for (const char* method :
-       {"snapkv", "h2o", "pyramidkv", "expectedattention", "critical-snapkv"}) {
+  for (const char* method : {"snapkv", "h2o", "pyramidkv", "expectedattention", "critical-snapkv",
+                             "ada-snapkv", "defensivekv", "kvzip"}) {
     all.push_back({exact, true});
     all.back().first.evict = method;
     all.back().first.evict_budget = "512";
@@ -289,6 +287,46 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
       EXPECT_NEAR(shared.loss, one.loss, (heads_alone ? 0.02 : 0.1) * one.loss) << ranks;
     }
   }
+}
+
+// Static budgets are whatever the assignment of heads to ranks is: kept is what one rank keeps.
+TEST(EngineTp, HeadsOfAProfileAreBalanced) {
+  const TestDir dir;
+  const ModelInfo info = Open(kDemo)->info();
+  HeadBudgets heads;
+  heads.anyway = 32;
+  for (int i = 0; i < info.layers * info.kv_heads; ++i) heads.tokens.push_back(40 + i * i % 400);
+  EngineOptions options = OnRanks(1);
+  options.evict = "ada-snapkv";
+  options.evict_budget = "512";
+  options.evict_profile = WriteProfile(dir.File("heads.json"), info, heads);
+  const Approximate one = Approximately(options);
+  for (const auto& [ranks, assignment] :
+       {std::pair{2, "balanced"}, {3, "balanced"}, {2, "static"}, {2, "fairkv"}, {5, "fairkv"}}) {
+    SCOPED_TRACE(std::string(assignment) + " on " + std::to_string(ranks));
+    options.tensor_parallel = ranks;
+    options.device = OnRanks(ranks).device;
+    options.assignment = assignment;
+    const Result<ModelPlan> plan = PlanModel(kDemo, options, {{1300}}, Explain::kNo);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const RanksReport& said = *plan->plan.ranks;
+    EXPECT_TRUE(said.profiled);
+    EXPECT_EQ(said.heads, Open(kDemo, options)->Plan({{1300}})->ranks->heads);
+    // Of five ranks one has no head of a layer, and four have one: nothing is to be chosen.
+    if (options.assignment == "static" || ranks > 4) {
+      EXPECT_DOUBLE_EQ(said.busy_share, said.static_busy_share);
+    } else {
+      EXPECT_GT(said.busy_share, said.static_busy_share);
+    }
+    const Approximate shared = Approximately(options);
+    if (!OnGpu()) {
+      EXPECT_EQ(shared.tokens, one.tokens);
+    }
+    EXPECT_NEAR(shared.loss, one.loss, 0.02 * one.loss);
+  }
+  heads.tokens.pop_back();
+  options.evict_profile = WriteProfile(dir.File("short.json"), info, heads);
+  EXPECT_THAT(Engine::Open(kDemo, options).status().message(), HasSubstr("evict_profile: "));
 }
 
 // Weights that are drawn are drawn by each rank for itself, and the embedding by all alike: what

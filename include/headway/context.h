@@ -209,6 +209,9 @@ class Context {
   int64_t TierBytes(int tier) const;
   std::vector<LaneReport> Lanes() const;
   void ResetLanes();
+  // Seconds that kernels of each rank have attended for since the Context was made; 0 where a GPU's
+  // kernels are not timed (EngineOptions::trace).
+  std::vector<double> AttendSeconds() const;
 
  private:
   friend class Engine;

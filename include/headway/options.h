@@ -25,6 +25,13 @@ struct EngineOptions {
   // headway/processes.h has joined: each has some of the KV heads, of the MLP and of the
   // vocabulary, and a share of threads and budgets. On the CPU, for now.
   int tensor_parallel = 1;
+  // Which rank has which KV heads of a layer, where a profile says what these will keep of prompts:
+  // evict_profile, or assignment_profile, a file like that which says no more than this, where
+  // `evict` shares budgets out by each prompt. balanced: the largest load of a rank is as small as
+  // can be; fairkv: the difference of the largest and the smallest one is (Zhao et al., 2025);
+  // static: in their order. No rank has more heads than it takes for all to have one.
+  std::string assignment = "balanced";
+  std::string assignment_profile;
 
   // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.
   int64_t gpu_memory = 0;        // all that is on the GPU, the driver's part too; 0: what is free

@@ -122,6 +122,21 @@ struct SalienceReport {
   bool on_host = false;
 };
 
+// Which of the ranks that share a model attend for which of its KV heads, and how busy they are
+// with that (EngineOptions::tensor_parallel, assignment).
+struct RanksReport {
+  std::string assignment;  // "balanced", "fairkv" or "static"
+  bool profiled = false;   // by what a profile says that heads keep; else all count as much
+  // What its heads keep of a long prompt, in all layers; without a profile, how many these are.
+  std::vector<double> keys;  // [ranks]
+  // Of the time that the busiest rank of each layer attends, by these keys: each rank's share,
+  // their mean, and what that would be with the heads in their order.
+  std::vector<double> busy;  // [ranks]
+  double busy_share = 1.0;
+  double static_busy_share = 1.0;
+  std::vector<std::vector<std::vector<int>>> heads;  // [layers][ranks]: by their index, ascending
+};
+
 struct PlanReport {
   int64_t chunk = 0;
   int head_group = 0;
@@ -140,6 +155,7 @@ struct PlanReport {
   std::optional<SelectionReport> selection;
   std::optional<EvictionReport> eviction;
   std::optional<SalienceReport> salience;
+  std::optional<RanksReport> ranks;  // empty where one has all
   Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;

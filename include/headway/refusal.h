@@ -21,6 +21,8 @@ enum class Option {
   kDevice,
   kThreads,
   kTensorParallel,
+  kAssignment,
+  kAssignmentProfile,
   kGpuMemory,
   kKvMemory,
   kHostMemory,

@@ -17,6 +17,8 @@ constexpr Named kNames[] = {
     {Option::kDevice, "device"},
     {Option::kThreads, "threads"},
     {Option::kTensorParallel, "tensor_parallel"},
+    {Option::kAssignment, "assignment"},
+    {Option::kAssignmentProfile, "assignment_profile"},
     {Option::kGpuMemory, "gpu_memory"},
     {Option::kKvMemory, "kv_memory"},
     {Option::kHostMemory, "host_memory"},

@@ -2,7 +2,6 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
-#include <cmath>
 
 #include "base/bytes.h"
 #include "base/random.h"
@@ -10,6 +9,7 @@
 #include "cli/help_formatter.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/quantile.h"
 #include "cli/report.h"
 #include "cli/roofline.h"
 
@@ -42,17 +42,6 @@ struct BenchFlags {
   bool prefill = true;
 };
 
-// The number below which a share of the numbers lies, between two of them where it must be; 0 of
-// none.
-double Quantile(std::vector<double> numbers, double share) {
-  if (numbers.empty()) return 0.0;
-  std::sort(numbers.begin(), numbers.end());
-  const double at = share * static_cast<double>(numbers.size() - 1);
-  const auto below = static_cast<size_t>(at);
-  const double above = numbers[std::min(below + 1, numbers.size() - 1)];
-  return std::lerp(numbers[below], above, at - static_cast<double>(below));
-}
-
 // One batch, measured.
 struct Measured {
   std::vector<int64_t> lengths;
@@ -62,6 +51,7 @@ struct Measured {
   double floor_seconds = 0.0;
   double predicted_seconds = 0.0;  // 0: not predicted
   std::vector<LaneReport> lanes;   // of all repetitions
+  std::vector<double> attended;    // seconds of each rank, of the last repetition
   TierUse tiers;
   double host_share = 0.0;  // in the end
   double recompute_share = 0.0;
@@ -196,8 +186,11 @@ Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, u
     requests.push_back(std::move(request));
   }
   context.ResetLanes();
+  const std::vector<double> before = context.AttendSeconds();
   Result<std::vector<Generation>> made = context.Generate(requests, hooks);
   if (!made.ok()) return made.status();
+  measured->attended = context.AttendSeconds();
+  for (size_t rank = 0; rank < before.size(); ++rank) measured->attended[rank] -= before[rank];
   if (made->front().finish == FinishReason::kCancelled) return Cancelled();
   const Timings timings = context.timings();
   measured->tokens = flags.prefill ? timings.prefill_tokens : timings.decode_tokens;
@@ -313,6 +306,12 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
     text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", lane.lane,
                         100.0 * lane.busy_seconds / measured.seconds.back());
   }
+  const double most = *std::max_element(measured.attended.begin(), measured.attended.end());
+  for (size_t rank = 0;
+       measured.attended.size() > 1 && most > 0.0 && rank < measured.attended.size(); ++rank) {
+    text += fmt::format("{}{:.0f}%", rank == 0 ? ", ranks attend " : "/",
+                        100.0 * measured.attended[rank] / most);
+  }
   if (measured.host_share > 0.0) {
     text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.host_share);
   }
@@ -421,6 +420,7 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
          {"accepted_drafts", measured.timings.accepted_drafts},
          {"page_cache", PageCacheJson(measured.timings.page_cache)},
          {"kv_bytes", TiersJson(measured.tiers)},
+         {"attend_seconds", measured.attended},
          {"lanes", LanesJson(measured.lanes)}});
   }
   return json;

@@ -388,6 +388,15 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
       "and a share of threads and budgets (tensor parallelism); with --device cuda each has a GPU. "
       "On CPUs, behind mpirun -n N, with --tp N, each is a process, and the first prints")
       ->default_str(std::to_string(engine.tensor_parallel));
+  AddChoice(
+      app, more_compute, "--assignment", &engine.assignment, {"balanced", "fairkv", "static"},
+      "which rank of --tp has which heads, where a profile says what these keep: balanced, so "
+      "that the busiest rank of a layer has as little as can be; fairkv, so that the busiest "
+      "and the idlest differ least; static, in their order");
+  AddText(app, more_compute, "--assignment-profile", &engine.assignment_profile,
+          "of headway profile-heads --evict: what heads are expected to keep where --evict shares "
+          "budgets out by each prompt; without it, --evict-profile")
+      ->type_name("FILE");
   AddText(app, compute, "--device", &engine.device,
           "where to compute: cpu, cuda, or cuda:N for GPU N, with --tp from GPU N on; cuda:N,M,... "
           "names the GPU of each rank")

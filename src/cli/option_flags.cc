@@ -16,6 +16,8 @@ constexpr Flag kFlags[] = {
     {Option::kDevice, "--device"},
     {Option::kThreads, "--threads"},
     {Option::kTensorParallel, "--tp"},
+    {Option::kAssignment, "--assignment"},
+    {Option::kAssignmentProfile, "--assignment-profile"},
     {Option::kGpuMemory, "--gpu-memory"},
     {Option::kKvMemory, "--kv-memory"},
     {Option::kHostMemory, "--host-memory"},

@@ -2,6 +2,7 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <cmath>
 
 #include "base/bytes.h"
 #include "cli/commands.h"
@@ -100,6 +101,31 @@ std::string AdmissionText(const ModelPlan& made) {
   return Wrap(text, 78, 10) + "\n";
 }
 
+// What each rank attends for; the heads of the first layers, those of all being too many to read.
+std::string RanksText(const RanksReport& ranks) {
+  constexpr size_t kShown = 3;
+  std::vector<std::vector<std::string>> rows = {{"rank", "keys of a prompt", "busy"}};
+  if (!ranks.profiled) rows[0][1] = "heads";
+  const size_t shown = std::min(kShown, ranks.heads.size());
+  for (size_t layer = 0; layer < shown; ++layer) {
+    rows[0].push_back(fmt::format("layer {}", layer));
+  }
+  for (size_t rank = 0; rank < ranks.keys.size(); ++rank) {
+    rows.push_back({std::to_string(rank), FormatCount(std::llround(ranks.keys[rank])),
+                    fmt::format("{:.1f} %", 100.0 * ranks.busy[rank])});
+    for (size_t layer = 0; layer < shown; ++layer) {
+      rows.back().push_back(fmt::format("{}", fmt::join(ranks.heads[layer][rank], ",")));
+    }
+  }
+  std::vector<bool> right(rows[0].size(), true);
+  right[0] = false;
+  std::string text = fmt::format("\nranks     heads {}{}\n", ranks.assignment,
+                                 ranks.profiled ? " by a profile" : "");
+  text += FormatTable(rows, right);
+  if (shown < ranks.heads.size()) text += "the heads of every layer: --json\n";
+  return text;
+}
+
 std::string ReportText(const ModelPlan& made) {
   const ModelInfo& info = made.info;
   const PlanReport& plan = made.plan;
@@ -138,6 +164,7 @@ std::string ReportText(const ModelPlan& made) {
   }
   if (plan.eviction.has_value()) text += EvictionLine(plan) + "\n" + AdmissionText(made);
   if (plan.salience.has_value()) text += SalienceLine(plan) + "\n";
+  if (plan.ranks.has_value()) text += RanksText(*plan.ranks) + "\n";
   for (const std::string& reason : plan.reasons) text += "- " + Wrap(reason, 78, 2) + "\n";
   if (!plan.cut_notice.empty()) text += "- " + Wrap(Worded(plan.cut_notice), 78, 2) + "\n";
   text += PredictionText(made);

@@ -232,6 +232,21 @@ Json EvictionJson(const EvictionReport& eviction) {
   return json;
 }
 
+namespace {
+
+// Who attends for which heads.
+Json RanksJson(const RanksReport& ranks) {
+  return {{"assignment", ranks.assignment},
+          {"profiled", ranks.profiled},
+          {"keys", ranks.keys},
+          {"busy", ranks.busy},
+          {"busy_share", ranks.busy_share},
+          {"static_busy_share", ranks.static_busy_share},
+          {"heads", ranks.heads}};
+}
+
+}  // namespace
+
 Json PlanJson(const PlanReport& plan) {
   Json json = {{"chunk", plan.chunk},
                {"head_group", plan.head_group},
@@ -278,6 +293,7 @@ Json PlanJson(const PlanReport& plan) {
                     {"most", plan.salience->most},         {"queries", plan.salience->queries},
                     {"reselect", plan.salience->reselect}, {"on_host", plan.salience->on_host}};
   }
+  if (plan.ranks.has_value()) json["ranks"] = RanksJson(*plan.ranks);
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);
   return json;

@@ -4,6 +4,7 @@
 
 #include <iterator>
 #include <memory>
+#include <string_view>
 
 #include "base/bytes.h"
 
@@ -19,6 +20,7 @@ void Trace::Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_n
   last_end_ns = end_ns;
   totals.bytes += cost.bytes;
   totals.flops += cost.flops;
+  if (std::string_view(cost.name).starts_with("attend")) attend_ns_ += end_ns - start_ns;
   if (events_enabled_) {
     entries_.push_back({lane, cost.name, start_ns, end_ns, cost.bytes, cost.flops});
   }
@@ -27,6 +29,11 @@ void Trace::Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_n
 Trace::LaneTotals Trace::totals(Lane lane) const {
   std::lock_guard lock(mutex_);
   return totals_[static_cast<int>(lane)];
+}
+
+int64_t Trace::attend_ns() const {
+  std::lock_guard lock(mutex_);
+  return attend_ns_;
 }
 
 void Trace::ResetTotals() {

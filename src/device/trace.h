@@ -31,6 +31,8 @@ class Trace {
   void Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_ns);
   LaneTotals totals(Lane lane) const;
   void ResetTotals();
+  // What works whose names begin with "attend" have taken on all lanes since the trace was made.
+  int64_t attend_ns() const;
   // {"traceEvents": [...]}, one row a lane.
   Status Write(Env& env, const std::string& path) const;
 
@@ -45,6 +47,7 @@ class Trace {
   mutable std::mutex mutex_;
   LaneTotals totals_[kLaneCount];
   int64_t last_end_ns_[kLaneCount] = {};
+  int64_t attend_ns_ = 0;
   std::vector<Entry> entries_;
 };
 

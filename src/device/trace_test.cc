@@ -35,8 +35,11 @@ TEST(Trace, SumsLanesAndWritesJson) {
     }
   }
   EXPECT_EQ(complete, 2);
+  trace.Add(Lane::kCompute, {"attend", 1, 1}, 4000, 4300);
+  trace.Add(Lane::kHostCompute, {"attend blocks", 1, 1}, 4000, 4050);
   trace.ResetTotals();
   EXPECT_EQ(trace.totals(Lane::kCompute).busy_ns, 0);
+  EXPECT_EQ(trace.attend_ns(), 350);
 }
 
 }  // namespace

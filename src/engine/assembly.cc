@@ -102,7 +102,7 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
   evicts.host_reads_device = device->host_reads_memory();
   Result<std::unique_ptr<Evictor>> new_evictor =
       Evictor::Create({*model, *kernels, *device, *compute, *executor, *store, *kept_store,
-                       *device_budget, *memory_budget, weights.get(), demoted.get()},
+                       *device_budget, *memory_budget, weights.get(), communicator, demoted.get()},
                       evicts);
   if (!new_evictor.ok()) return new_evictor.status();
   evictor = std::move(*new_evictor);

@@ -388,11 +388,10 @@ Result<LayoutBasis> MakeBasis(const BlueprintInputs& inputs, const Workload& wor
   basis.drafts = inputs.settings->drafts.tokens;
   basis.host_reads_device = !inputs.backend.own_memory;
   if (eviction.evicts()) {
-    basis.eviction = eviction;
-    basis.sequences = static_cast<int>(workload.lengths.size());
-    const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
-    basis.behind = eviction.BehindOf(longest);
-    basis.lengths = {longest + basis.behind};
+    LetGo(eviction,
+          inputs.heads != nullptr ? *inputs.heads
+                                  : RankHeads::Alone(config.shape.layers, config.shape.kv_heads),
+          &basis);
     basis.kept_session = inputs.settings->session.has_value();
     if (HasCut(inputs)) basis.kept_segment_pages = inputs.session->format.segment_pages;
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/head_set.h"
 #include "base/machine_profile.h"
 #include "engine/layout.h"
 #include "engine/settings.h"
@@ -31,6 +32,7 @@ struct BlueprintInputs {
   const ModelConfig* whole = nullptr;  // of a shard, that of the whole model; else null
   WeightBytes weights;
   const kv::HeadPattern* pattern = nullptr;
+  const RankHeads* heads = nullptr;  // which of several ranks has which heads; null: there is one
   // The manifest of the session file, of no layers where there is none: an existing session fixes
   // how slabs are cut, also before it holds any.
   const kv::Manifest* session = nullptr;

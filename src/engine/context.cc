@@ -483,4 +483,6 @@ std::vector<LaneReport> Context::Lanes() const {
 
 void Context::ResetLanes() { impl_->trace.ResetTotals(); }
 
+std::vector<double> Context::AttendSeconds() const { return impl_->AttendSecondsOfRanks(); }
+
 }  // namespace headway

@@ -120,6 +120,7 @@ struct Context::Impl {
   Status CheckOneRank(const char* what) const;
   int64_t TierBytes(Tier tier) const;  // of this rank
   int64_t TierBytesOfRanks(Tier tier) const;
+  std::vector<double> AttendSecondsOfRanks() const;
 
   explicit Impl(const ContextParts& p);
 

@@ -76,6 +76,22 @@ int64_t Context::Impl::TierBytesOfRanks(Tier tier) const {
   return all.ok() ? std::accumulate(all->begin(), all->end(), int64_t{0}) : 0;
 }
 
+std::vector<double> Context::Impl::AttendSecondsOfRanks() const {
+  std::vector<int64_t> ns = {trace.attend_ns()};
+  for (const std::unique_ptr<Impl>& rank : others) ns.push_back(rank->trace.attend_ns());
+  if (processes != nullptr) {
+    // What cannot be asked any more has not attended: the next call says why.
+    (void)Together(*processes, OrderTo(Order::kAttended), [&] {
+      Result<std::vector<int64_t>> all = processes->Gather({ns.data(), 1});
+      if (all.ok()) ns = std::move(*all);
+      return all.status();
+    });
+  }
+  std::vector<double> seconds;
+  for (const int64_t of_rank : ns) seconds.push_back(static_cast<double>(of_rank) * 1e-9);
+  return seconds;
+}
+
 Result<kv::Manifest> Context::Impl::WriteSession(std::string_view note) {
   const Slot& slot = generator->slots()[0];
   return generator->StoreOf(slot).WriteSession(*slot.sequence, slot.tokens, SessionMeta(note));

@@ -15,7 +15,6 @@
 #include "engine/context.h"
 #include "engine/device_memory.h"
 #include "engine/engine_impl.h"
-#include "engine/eviction_settings.h"
 #include "engine/fingerprint_cache.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
@@ -110,6 +109,7 @@ Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload&
   inputs.session = &*manifest;
   inputs.backend = backend->info();
   inputs.kernels = kernels.get();
+  if (settings.ranks > 1) inputs.heads = &heads;
   if (device_budget.has_value()) inputs.device_memory = SmallestDevice();
   if (machine.has_value()) inputs.machine = &machine->machine;
   inputs.program_bytes = program_bytes;
@@ -133,7 +133,7 @@ int64_t Engine::Impl::SmallestDevice() const {
 PlanReport Engine::Impl::Report(const Blueprint& blueprint) const {
   PlanReport report = ReportOf(blueprint);
   if (machine.has_value()) report.prediction = PredictionOf(blueprint, *machine);
-  TellOfRanks(settings.ranks, &report);
+  TellOfRanks(assignment, &report);
   return report;
 }
 
@@ -267,7 +267,6 @@ Result<std::unique_ptr<Engine>> EngineOpener::OpenRank(Env* env, const std::stri
   Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, settings, impl->model->shape());
   if (!pattern.ok()) return pattern.status();
   impl->pattern = std::move(*pattern);
-  if (Status s = LoadShares(*env, impl->model->config(), &impl->settings); !s.ok()) return s;
   if (Status s = impl->LoadText(folder); !s.ok()) return s;
   if (Status s = impl->LoadDraft(); !s.ok()) return s;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));

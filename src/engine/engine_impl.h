@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "base/env.h"
+#include "base/head_set.h"
 #include "base/thread_pool.h"
 #include "device/budget.h"
 #include "engine/blueprint.h"
 #include "engine/context.h"
 #include "engine/draft_plan.h"
+#include "engine/head_assignment.h"
 #include "engine/model_info.h"
 #include "engine/ranks.h"
 #include "engine/settings.h"
@@ -73,6 +75,9 @@ struct Engine::Impl {
   std::optional<hardware::ChosenProfile>
       machine;                          // that cuts are chosen for; empty: by the planner's rule
   std::optional<MachineProfile> quick;  // measured for predictions alone
+  // Where ranks share the model: which of them has which heads.
+  std::optional<HeadAssignment> assignment;
+  RankHeads heads;
   // Where ranks in this process share the model: those from 1 on. Each has a shard and what a
   // context of it takes.
   std::vector<std::unique_ptr<Impl>> others;
@@ -86,6 +91,8 @@ struct Engine::Impl {
 
   // The model, or the shard of each rank, and what is told of it.
   Status LoadModel(const Settings& all, const std::string& folder);
+  // Reads the profiles of heads, and says which rank has which heads.
+  Status Assign(const ModelConfig& config, const std::string& folder);
   // With null the model is whole.
   Status LoadShard(const ModelConfig& config, const std::string& folder, const Shard* shard);
   Status LoadText(const std::string& folder);

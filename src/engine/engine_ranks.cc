@@ -1,5 +1,6 @@
 // What an engine whose model is shared between ranks does: in this process, where it has all of
 // them, or together with others, each of which has one.
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <string>
@@ -7,12 +8,15 @@
 
 #include "base/exceptions.h"
 #include "engine/engine_impl.h"
+#include "engine/eviction_settings.h"
+#include "engine/head_assignment.h"
 #include "engine/open.h"
 #include "engine/orders.h"
 #include "engine/processes.h"
 #include "engine/ranks.h"
 #include "engine/report.h"
 #include "model/config_identity.h"
+#include "model/weights/open_weights.h"
 
 namespace headway {
 
@@ -27,6 +31,15 @@ Result<ModelConfig> ReadConfig(Env* env, const std::string& folder, const Settin
   return config;
 }
 
+// Who has which heads, as text.
+std::string WordsOf(const RankHeads& heads) {
+  std::string words;
+  for (const std::vector<HeadSet>& layers : heads.ranks) {
+    for (const HeadSet& set : layers) words += fmt::format(" {}", fmt::join(set.heads, ","));
+  }
+  return words;
+}
+
 Status CheckWeightForm(const Settings& settings, const std::string& folder, const Model& model) {
   if (!settings.lossless_weights || model.weight_bytes().layer_code > 0) return OkStatus();
   return Status(StatusCode::kUnsupported,
@@ -36,6 +49,23 @@ Status CheckWeightForm(const Settings& settings, const std::string& folder, cons
 
 }  // namespace
 
+Status Engine::Impl::Assign(const ModelConfig& config, const std::string& folder) {
+  ModelConfig whole = config;
+  const bool reads =
+      settings.eviction_profile.has_value() || settings.assignment_profile.has_value();
+  if (reads && settings.weights == Settings::Weights::kFromFiles) {
+    // Profiles name the dtype of the weights, of which only headers are read here.
+    const Result<std::unique_ptr<WeightSource>> source = OpenWeights(*env, folder);
+    if (!source.ok()) return source.status();
+    const Result<DType> dtype = CacheDType(config, **source);
+    if (!dtype.ok()) return dtype.status();
+    whole.shape.dtype = *dtype;
+  }
+  if (Status s = LoadShares(*env, whole, &settings); !s.ok()) return s;
+  assignment = AssignHeads(whole.shape, settings);
+  return OkStatus();
+}
+
 Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   const Result<ModelConfig> config = ReadConfig(env, folder, all);
   if (!config.ok()) return config.status();
@@ -43,20 +73,24 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
     if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
     if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
     info = ModelInfoOf(model->config(), model->weight_bytes(), folder, settings);
-    return OkStatus();
+    return LoadShares(*env, model->config(), &settings);
   }
-  const Result<std::vector<Shard>> shards = ShardsOf(*config, all.ranks);
+  if (Status s = Assign(*config, folder); !s.ok()) return s;
+  const int own = processes == nullptr ? 0 : processes->rank();
+  heads = assignment->Of(own);
+  const Result<std::vector<Shard>> shards = ShardsOf(*config, heads);
   if (!shards.ok()) return shards.status();
   if (all.session.has_value()) {
     if (Status s = CheckSharedSession(*shards); !s.ok()) return s;
   }
-  const int own = processes == nullptr ? 0 : processes->rank();
   share = RankShare{*config, (*shards)[static_cast<size_t>(own)]};
   if (Status s = LoadShard(*config, folder, &share->shard); !s.ok()) return s;
   if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
   share->whole.shape.dtype = model->shape().dtype;
   for (int rank = 1; processes == nullptr && rank < all.ranks; ++rank) {
     Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
+    other.settings.eviction = settings.eviction;
+    other.heads = assignment->Of(rank);
     if (Status s = other.OpenBackend(); !s.ok()) return s;
     other.machine = machine;
     other.share = RankShare{share->whole, (*shards)[static_cast<size_t>(rank)]};
@@ -64,7 +98,9 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   }
   const ModelConfig& whole = share->whole;
   info = ModelInfoOf(whole, CountWeightBytes(whole), folder, settings);
-  const std::string identity = ConfigIdentity(whole);
+  std::string identity = ConfigIdentity(whole);
+  // A profile, too, is each process's own file.
+  if (assignment->profiled) identity += EvictionWords(settings.eviction) + WordsOf(heads);
   model_hash = XXH3_64bits_withSeed(identity.data(), identity.size(), model->SharedFingerprint());
   return OkStatus();
 }
@@ -87,6 +123,7 @@ Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& firs
     const auto index = static_cast<int>(context->others.size()) + 1;
     ContextParts parts = rank->PartsOfContext(&context->group->communicator(index));
     parts.tokenizer = tokenizer.get();
+    parts.chat = chat.get();
     parts.weights_hash = context->parts.weights_hash;
     parts.session = &context->session;
     Result<std::unique_ptr<Context::Impl>> made =
@@ -135,7 +172,8 @@ Status Engine::Impl::CompareModels(ProcessGroup& group, Engine* engine) {
   const auto first = static_cast<uint64_t>((*all)[0]);
   if (first == 0 || first == own) return OkStatus();
   return Status(StatusCode::kInvalidArgument,
-                impl->info.folder + " holds another model than on rank 0");
+                impl->info.folder + " holds another model than on rank 0" +
+                    (impl->assignment->profiled ? ", or a profile of heads is another one" : ""));
 }
 
 Engine::~Engine() {

@@ -273,15 +273,22 @@ std::string EvictionWords(const kv::EvictionPolicy& policy) {
 }
 
 Status LoadShares(Env& env, const ModelConfig& config, Settings* settings) {
-  if (!settings->eviction_profile.has_value()) return OkStatus();
-  const std::string& file = *settings->eviction_profile;
-  const Result<std::string> text = env.ReadFile(file, kMaxConfigBytes);
-  if (!text.ok()) return text.status().Within({Option::kEvictProfile, ": "});
-  Result<std::vector<double>> shares = kv::ParseHeadProfile(
-      *text, file, {config.shape.layers, config.shape.kv_heads, ConfigHash(config)});
-  if (!shares.ok()) return shares.status().Within({Option::kEvictProfile, ": "});
-  settings->eviction.shares = std::move(*shares);
-  return OkStatus();
+  const auto read = [&](const std::optional<std::string>& file, Option option,
+                        std::vector<double>* shares) {
+    if (!file.has_value()) return OkStatus();
+    const Result<std::string> text = env.ReadFile(*file, kMaxConfigBytes);
+    if (!text.ok()) return text.status().Within({option, ": "});
+    Result<std::vector<double>> parsed = kv::ParseHeadProfile(
+        *text, *file, {config.shape.layers, config.shape.kv_heads, ConfigHash(config)});
+    if (!parsed.ok()) return parsed.status().Within({option, ": "});
+    *shares = std::move(*parsed);
+    return OkStatus();
+  };
+  const Status status =
+      read(settings->eviction_profile, Option::kEvictProfile, &settings->eviction.shares);
+  if (!status.ok()) return status;
+  return read(settings->assignment_profile, Option::kAssignmentProfile,
+              &settings->assignment_shares);
 }
 
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config) {

@@ -20,8 +20,8 @@ namespace headway {
 // for others that do not go together with it.
 Result<kv::EvictionPolicy> ReadEviction(const EngineOptions& options);
 
-// Reads the profile of heads that the settings name, if any, into their policy. The error is that
-// of the file.
+// Reads the profiles of heads that the settings name, if any, into their policy and their shares
+// for an assignment. The error is that of the file.
 Status LoadShares(Env& env, const ModelConfig& config, Settings* settings);
 
 // The method and every parameter that it reads, as a line of text: a session goes on under policies

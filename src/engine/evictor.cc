@@ -1,6 +1,7 @@
 #include "engine/evictor.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/bytes.h"
@@ -13,12 +14,10 @@ namespace headway {
 
 Evictor::Places::Places(const EvictorLimits& limits) {
   const ModelShape& shape = limits.shape;
-  const kv::KeptBounds kept = kv::KeptBoundsOf(limits.policy, shape.layers, shape.kv_heads,
-                                               limits.length, limits.page.page_slots);
-  slot_stride = kept.head_pages * limits.page.page_slots;
+  slot_stride = limits.head_pages * limits.page.page_slots;
   plain.layers = plain.kv_heads = 1;
   plain.page = limits.page;
-  plain.segment_pages = static_cast<int>(kept.head_pages);
+  plain.segment_pages = static_cast<int>(limits.head_pages);
   closed = plain;
   closed.page.encoding = limits.encoding;
   rows = RoundUp(FloatBytes(shape.kv_heads * slot_stride), int64_t{4096});
@@ -48,20 +47,34 @@ Evictor::Evictor(const EvictorParts& parts, const EvictorLimits& limits,
       limits_(limits),
       places_(limits),
       memory_(std::move(memory)),
-      weights_(std::move(weights)) {}
+      weights_(std::move(weights)) {
+  if (parts.communicator != nullptr) sums_.emplace(*parts.communicator);
+}
+
+kv::SharingHeads Evictor::HeadsOf(int layer) {
+  return {limits_.heads.kv_heads, limits_.heads.In(layer).heads, sums_ ? &*sums_ : nullptr};
+}
+
+kv::SharingHeads Evictor::HeadsOfAll() {
+  const int layers = limits_.shape.layers;
+  kv::SharingHeads all = {layers * limits_.heads.kv_heads, {}, sums_ ? &*sums_ : nullptr};
+  for (int layer = 0; layer < layers; ++layer) {
+    for (const int head : limits_.heads.In(layer).heads) {
+      all.here.push_back(layer * limits_.heads.kv_heads + head);
+    }
+  }
+  return all;
+}
 
 Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
   length_ = parts_.from.Length(prompt);
   HEADWAY_CHECK(length_ <= limits_.length);
   Result<kv::SequenceId> kept = parts_.to.CreateKept(length_);
   if (!kept.ok()) return kept;
-  const ModelShape& shape = limits_.shape;
-  const auto heads = static_cast<size_t>(shape.kv_heads);
   if (parts_.demoted != nullptr) parts_.demoted->Begin(*kept);
   Status status = FindBudgets(prompt);
-  for (int layer = 0; status.ok() && layer < shape.layers; ++layer) {
-    status = EvictLayer(layer, prompt, *kept,
-                        std::span(budgets_).subspan(static_cast<size_t>(layer) * heads, heads));
+  for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
+    status = EvictLayer(layer, prompt, *kept);
   }
   // Also after an error: kernels read the prompt, and memory of the evictor.
   const Status done = parts_.compute.Synchronize();
@@ -75,7 +88,7 @@ Result<kv::SequenceId> Evictor::Evict(kv::SequenceId prompt) {
 Status Evictor::FindBudgets(kv::SequenceId prompt) {
   const kv::EvictionPolicy& policy = limits_.policy;
   const ModelShape& shape = limits_.shape;
-  budgets_ = kv::HeadBudgets(policy, shape.layers, shape.kv_heads, length_);
+  budgets_ = kv::HeadBudgets(policy, shape.layers, limits_.heads.kv_heads, length_);
   if (!policy.spans_layers() || !weights_->Saw(prompt, length_)) return OkStatus();
   std::vector<float> scores;
   scores.reserve(budgets_.size() * static_cast<size_t>(length_));
@@ -86,22 +99,29 @@ Status Evictor::FindBudgets(kv::SequenceId prompt) {
     scores.insert(scores.end(), of_layer.begin(), of_layer.end());
   }
   const int slots = limits_.page.page_slots;
-  budgets_ = kv::BudgetsOverLayers(policy, scores, length_, length_ / slots * slots);
+  const kv::SharingHeads all = HeadsOfAll();
+  const Result<std::vector<int64_t>> shared =
+      kv::BudgetsOverLayers(policy, scores, length_, length_ / slots * slots, all);
+  if (!shared.ok()) return shared.status();
+  for (size_t i = 0; i < all.here.size(); ++i) {
+    budgets_[static_cast<size_t>(all.here[i])] = (*shared)[i];
+  }
   return OkStatus();
 }
 
-Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to,
-                           std::span<int64_t> budgets) {
-  const int heads = limits_.shape.kv_heads;
+Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to) {
+  const kv::SharingHeads heads = HeadsOf(layer);
+  const std::vector<int>& own = heads.here;
+  const int slots = limits_.shape.kv_heads;
   std::vector<std::vector<KeyRun>> keys;
-  for (int head = 0; head < heads; ++head) {
+  for (int head = 0; head < slots; ++head) {
     Result<std::vector<KeyRun>> runs = parts_.from.KeysOf(from, layer, head);
     if (!runs.ok()) return runs.status();
     keys.push_back(std::move(*runs));
   }
   kv::EvictionPolicy policy = limits_.policy;
   kv::ObservedWeights weights;
-  weights.heads = heads;
+  weights.heads = static_cast<int>(own.size());
   weights.tokens = length_;
   if (policy.scores() && weights_->Saw(from, length_)) {
     if (Status s = weights_->Weigh(layer, length_, keys); !s.ok()) return s;
@@ -113,18 +133,33 @@ Status Evictor::EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to,
   // The slots of the layer before have come to the device, too.
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
   const int64_t closed = keys[0].back().position;
-  const std::vector<kv::KeptOfHead> kept =
-      kv::ChooseKept(policy, weights, closed, budgets, limits_.page.page_slots);
-  if (parts_.demoted != nullptr) parts_.demoted->Hold(to, layer, keys, kept, closed);
+  const std::span<const int64_t> budgets(BudgetOf(layer, 0), static_cast<size_t>(heads.all));
+  const Result<std::vector<kv::KeptOfHead>> chosen =
+      kv::ChooseKept(policy, weights, closed, budgets, limits_.page.page_slots, heads);
+  if (!chosen.ok()) return chosen.status();
+  const std::vector<kv::KeptOfHead>& kept = *chosen;
+  if (parts_.demoted != nullptr) Demote(to, layer, keys, kept);
   slots_.clear();
-  slots_.reserve(static_cast<size_t>(heads * places_.slot_stride));  // copies read them
-  for (int head = 0; head < heads; ++head) {
+  slots_.reserve(own.size() * static_cast<size_t>(places_.slot_stride));  // copies read them
+  for (int head = 0; head < slots; ++head) {
     const auto at = static_cast<size_t>(head);
-    budgets[at] = kept[at].budget;
-    if (Status s = KeepHead(layer, head, to, keys[at], kept[at].positions); !s.ok()) return s;
+    const bool zeros = at >= own.size();
+    if (!zeros) *BudgetOf(layer, own[at]) = kept[at].budget;
+    const std::vector<int32_t> none;
+    const std::vector<int32_t>& positions = zeros ? none : kept[at].positions;
+    if (Status s = KeepHead(layer, head, to, keys[at], positions); !s.ok()) return s;
     parts_.from.FinishKeys(from, layer, head);
   }
   return OkStatus();
+}
+
+void Evictor::Demote(kv::SequenceId to, int layer, std::span<const std::vector<KeyRun>> keys,
+                     std::vector<kv::KeptOfHead> kept) {
+  const int64_t closed = keys[0].back().position;
+  std::vector<int32_t> all(static_cast<size_t>(closed));
+  std::iota(all.begin(), all.end(), 0);
+  kept.resize(keys.size(), {all, 0});
+  parts_.demoted->Hold(to, layer, keys, kept, closed);
 }
 
 kv::ClosedRows Evictor::Close(int pages) {

@@ -7,13 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/evictor_parts.h"
 #include "engine/prompt_weights.h"
+#include "engine/rank_sums.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
+#include "kv/policy/sharing_heads.h"
 
 namespace headway {
 
@@ -36,7 +39,8 @@ class Evictor {
   // Of host memory, that all sequences have let go of.
   int64_t demoted_bytes() const { return parts_.demoted == nullptr ? 0 : parts_.demoted->bytes(); }
 
-  // Tokens that heads were given of the last prompt, before pages were filled: [layers * KV heads].
+  // Tokens that heads were given of the last prompt, before pages were filled: [layers * KV heads]
+  // of the model; right of those that this rank has.
   const std::vector<int64_t>& budgets() const { return budgets_; }
 
   // Of these, tokens that every head keeps.
@@ -72,12 +76,23 @@ class Evictor {
 
   // What heads have of a prompt before they choose: budgets_.
   Status FindBudgets(kv::SequenceId prompt);
-  // Heads have `budgets`, which become those that they were given.
-  Status EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to, std::span<int64_t> budgets);
+  // Budgets become those that heads were given.
+  Status EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to);
+  // Holds what a layer's heads let go of; zeros let go of nothing.
+  void Demote(kv::SequenceId to, int layer, std::span<const std::vector<KeyRun>> keys,
+              std::vector<kv::KeptOfHead> kept);
+  // Of a head of the model.
+  int64_t* BudgetOf(int layer, int head) {
+    return &budgets_[static_cast<size_t>(layer * limits_.heads.kv_heads + head)];
+  }
   Status KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
                   const std::vector<int32_t>& positions);
   // The pages that were gathered, as the store has closed ones.
   kv::ClosedRows Close(int pages);
+
+  // The heads of a layer, or of all, that share a budget.
+  kv::SharingHeads HeadsOf(int layer);
+  kv::SharingHeads HeadsOfAll();
 
   const EvictorParts parts_;
   const EvictorLimits limits_;
@@ -87,6 +102,7 @@ class Evictor {
   int64_t length_ = 0;            // of the prompt at hand
   std::vector<int64_t> budgets_;  // of its heads
   std::vector<int32_t> slots_;    // of the layer at hand, all heads: on their way
+  std::optional<HostRankSums> sums_;
 };
 
 }  // namespace headway

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/head_set.h"
 #include "device/budget.h"
 #include "device/device.h"
 #include "engine/executor.h"
@@ -14,6 +15,7 @@
 #include "kv/store/store.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "parallel/communicator.h"
 
 namespace headway {
 
@@ -22,6 +24,10 @@ struct EvictorLimits {
   PageFormat page;                      // of prompts
   Encoding encoding = Encoding::kNone;  // of closed pages of what is kept
   kv::EvictionPolicy policy;
+  // Which rank has which heads of the model: those of this one come first in each layer of the
+  // shape. Where there are fewer, the others are zeros, which nothing is kept of.
+  RankHeads heads;
+  int64_t head_pages = 0;                // that a head keeps, at most
   int64_t length = 0;                    // of the longest prompt
   int64_t behind = 0;                    // tokens that are read behind it, for a time
   DType activation_dtype = DType::kF32;  // of queries
@@ -43,7 +49,8 @@ struct EvictorParts {
   Budget& host_budget;              // of memory that results come to, where the host does not read
                                     // that
   WeightStream* weights = nullptr;  // brings the layers that are not resident; null: all are
-  Demoted* demoted = nullptr;       // holds what is let go of; null: it is dropped
+  Communicator* communicator = nullptr;  // of a rank; null: it has all heads
+  Demoted* demoted = nullptr;            // holds what is let go of; null: it is dropped
 };
 
 }  // namespace headway

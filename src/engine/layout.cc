@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <utility>
 
 #include "engine/paths/listed_from_disk.h"
 #include "engine/step/selected_states.h"
-#include "kv/policy/eviction_budgets.h"
 #include "kv/policy/salient_blocks.h"
 #include "kv/session/session_layout.h"
 #include "kv/session/session_sizes.h"
@@ -121,8 +121,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   const ModelShape& shape = basis.config.shape;
   const int slots = basis.page_slots;
   const int64_t length = prompts.executor.length - basis.behind;
-  const kv::KeptBounds bounds =
-      kv::KeptBoundsOf(policy, shape.layers, shape.kv_heads, length, slots);
+  const kv::KeptBounds& bounds = basis.kept_bounds;
   const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
   KeptLayout kept;
   kept.store.format = prompts.store.format;
@@ -156,6 +155,8 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
                   .page = prompts.store.format.page,
                   .encoding = basis.encoding,
                   .policy = policy,
+                  .heads = basis.heads,
+                  .head_pages = bounds.head_pages,
                   .length = length,
                   .behind = basis.behind,
                   .activation_dtype = prompts.executor.activation_dtype,
@@ -167,11 +168,21 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
                   .policy = policy.demotion,
                   .sequences = basis.sequences,
                   .length = length,
-                  .pages = kv::LetGoPages(policy, shape.layers, shape.kv_heads, length, slots)};
+                  .pages = kv::LetGoPages(policy, basis.heads, length, slots)};
   return kept;
 }
 
 }  // namespace
+
+void LetGo(const kv::EvictionPolicy& policy, RankHeads heads, LayoutBasis* basis) {
+  const int64_t longest = *std::max_element(basis->lengths.begin(), basis->lengths.end());
+  basis->eviction = policy;
+  basis->heads = std::move(heads);
+  basis->kept_bounds = kv::KeptBoundsOf(policy, basis->heads, longest, basis->page_slots);
+  basis->sequences = static_cast<int>(basis->lengths.size());
+  basis->behind = policy.BehindOf(longest);
+  basis->lengths = {longest + basis->behind};
+}
 
 int64_t KeptLayout::KeptBytes() const {
   return kept_pages * store.format.slab_bytes() / store.format.segment_pages;

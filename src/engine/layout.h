@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/head_set.h"
 #include "base/types.h"
 #include "engine/evictor.h"
 #include "engine/executor.h"
@@ -16,6 +17,7 @@
 #include "engine/step/salience.h"
 #include "kernels/kernels.h"
 #include "kv/policy/eviction.h"
+#include "kv/policy/eviction_budgets.h"
 #include "kv/policy/head_pattern.h"
 #include "kv/policy/salience.h"
 #include "kv/policy/selection.h"
@@ -38,6 +40,9 @@ struct LayoutBasis {
   const KernelSizes* kernels = nullptr;  // outlives what is laid out
   SelfExtend self_extend;
   kv::EvictionPolicy eviction = {};
+  // Where it lets tokens go: which rank has which heads, and what those of one keep of a prompt.
+  RankHeads heads = {};
+  kv::KeptBounds kept_bounds = {};
   int sequences = 0;   // that live on with what is kept of their prompts
   int64_t behind = 0;  // tokens of the length that are read behind a prompt, for a time
   kv::SaliencePolicy salience = {};
@@ -48,6 +53,9 @@ struct LayoutBasis {
   bool kept_session = false;
   std::optional<int> kept_segment_pages = {};
 };
+
+// Makes it that of sequences which let tokens go, and were to reach its lengths.
+void LetGo(const kv::EvictionPolicy& policy, RankHeads heads, LayoutBasis* basis);
 
 // Of a context that lets tokens go: the cache of what is kept, and what runs steps over it.
 struct KeptLayout {

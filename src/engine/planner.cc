@@ -11,6 +11,7 @@
 #include "engine/context.h"
 #include "engine/draft_plan.h"
 #include "engine/eviction_settings.h"
+#include "engine/head_assignment.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
@@ -122,7 +123,10 @@ struct Planning {
   Settings settings;  // of the first rank
   ChosenBackend backend;
   Described model;
-  std::optional<Shard> shard;  // of the first of several ranks, which has the largest
+  // Of the first of several ranks, which has the largest.
+  std::optional<Shard> shard;
+  std::optional<HeadAssignment> assignment;
+  RankHeads heads;
   std::optional<DraftBasis> draft;
   Workload workload;
   // The machine whose times are predicted, and whether cuts are chosen for it: `run` would choose
@@ -180,7 +184,9 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   if (Status s = LoadShares(env, planning.model.config, &planning.settings); !s.ok()) return s;
   if (Status s = DescribeDraft(env, &planning); !s.ok()) return s;
   if (planning.settings.ranks > 1) {
-    Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.settings.ranks);
+    planning.assignment = AssignHeads(planning.model.config.shape, planning.settings);
+    planning.heads = planning.assignment->Of(0);
+    Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.heads);
     if (!shards.ok()) return shards.status();
     if (planning.settings.session.has_value()) {
       if (Status s = CheckSharedSession(*shards); !s.ok()) return s;
@@ -208,6 +214,7 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   inputs.weights = CountWeightBytes(planning.model.config, shard);
   inputs.pattern = &*pattern;
   inputs.session = &*session;
+  if (shard != nullptr) inputs.heads = &planning.heads;
   inputs.backend = info;
   inputs.kernels = &planning.backend.sizes();
   if (info.own_memory) {
@@ -282,7 +289,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   result.threads = settings->ranks * pool.threads();
   result.lengths = planning->workload.lengths;
   result.plan = ReportOf(*blueprint);
-  TellOfRanks(planning->settings.ranks, &result.plan);
+  TellOfRanks(planning->assignment, &result.plan);
   if (!planning->machine.has_value()) return result;
   result.plan.prediction = PredictionOf(*blueprint, *planning->machine);
   if (explain == Explain::kYes) {

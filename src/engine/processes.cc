@@ -56,6 +56,9 @@ class Servant {
         contexts_.at(id_)->TierBytes(tier);
         return OkStatus();
       }
+      case Order::kAttended:
+        contexts_.at(id_)->AttendSeconds();
+        return OkStatus();
     }
     return Status(StatusCode::kInternal, "an order that this rank does not know");
   }

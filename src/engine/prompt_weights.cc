@@ -110,7 +110,8 @@ Status PromptWeights::Weigh(int layer, int64_t length, std::span<const std::vect
   if (expects) {
     if (Status s = Expect(layer); !s.ok()) return s;
   }
-  for (int head = 0; head < limits_.shape.kv_heads; ++head) {
+  heads_ = HeadsIn(layer);
+  for (int head = 0; head < heads_; ++head) {
     if (SeesAll(limits_.policy)) {
       queries_ = 1;
       parts_.compute.Copy(reinterpret_cast<std::byte*>(Floats(places_.sums) + head * length_),
@@ -135,8 +136,8 @@ Status PromptWeights::Weigh(int layer, int64_t length, std::span<const std::vect
     parts_.kernels.KeyWeights(parts_.compute, {&weights, 1});
   }
   Norms(layer, keys);
-  if (host_memory_ == nullptr) return OkStatus();
-  const auto bytes = static_cast<size_t>(limits_.shape.kv_heads * length_) * sizeof(float);
+  if (host_memory_ == nullptr || heads_ == 0) return OkStatus();
+  const auto bytes = static_cast<size_t>(heads_ * length_) * sizeof(float);
   const std::pair<int64_t, int64_t> places[] = {{places_.sums, places_.maxima},
                                                 {places_.maxima, places_.norms},
                                                 {places_.norms, places_.moments}};
@@ -162,7 +163,7 @@ Status PromptWeights::AddUp(kv::SequenceId sequence, int64_t position) {
   added_ = goes_on && parts_.executor.observed().EndOf(sequence, length_) ? sequence : -1;
   added_end_ = length_;
   for (int layer = 0; added_ == sequence && layer < limits_.shape.layers; ++layer) {
-    for (int head = 0; head < limits_.shape.kv_heads; ++head) {
+    for (int head = 0; head < HeadsIn(layer); ++head) {
       const Result<std::vector<KeyRun>> keys = parts_.from.KeysOf(sequence, layer, head);
       if (!keys.ok()) return keys.status();
       for (int64_t begin = position; begin < length_; begin += kRowsAtOnce) {
@@ -192,7 +193,7 @@ Status PromptWeights::SeeRepeated(kv::SequenceId sequence, int64_t position,
   added_end_ = repeated.end;
   const int64_t first = std::max(position, repeated.prompt);
   for (int layer = 0; added_ == sequence && layer < limits_.shape.layers; ++layer) {
-    for (int head = 0; head < limits_.shape.kv_heads; ++head) {
+    for (int head = 0; head < HeadsIn(layer); ++head) {
       const Result<std::vector<KeyRun>> keys = parts_.from.KeysOf(sequence, layer, head);
       if (!keys.ok()) return keys.status();
       for (int64_t begin = first; begin < length_; begin += kRowsAtOnce) {
@@ -289,7 +290,7 @@ void PromptWeights::Norms(int layer, std::span<const std::vector<KeyRun>> keys) 
     weight =
         parts_.model.OutputProjection(layer, streams ? parts_.weights->Acquire(layer) : nullptr);
   }
-  for (int head = 0; head < shape.kv_heads; ++head) {
+  for (int head = 0; head < HeadsIn(layer); ++head) {
     for (const KeyRun& range : keys[static_cast<size_t>(head)]) {
       if (range.pages.count == 0) continue;
       float* const norms = Floats(places_.norms) + head * length_ + range.position;
@@ -300,7 +301,9 @@ void PromptWeights::Norms(int layer, std::span<const std::vector<KeyRun>> keys) 
                            .norms = norms});
     }
   }
-  if (kind == Kind::kOwn) {
+  if (own.empty()) {
+    // A rank may have no head of a layer.
+  } else if (kind == Kind::kOwn) {
     parts_.kernels.ValueNorms(parts_.compute, limits_.page, own);
   } else {
     parts_.kernels.ProjectedNorms(parts_.compute, limits_.page, shape.group(), projected);
@@ -312,7 +315,7 @@ void PromptWeights::Norms(int layer, std::span<const std::vector<KeyRun>> keys) 
 
 kv::ObservedWeights PromptWeights::weights() const {
   kv::ObservedWeights weights;
-  weights.heads = limits_.shape.kv_heads;
+  weights.heads = heads_;
   weights.tokens = length_;
   weights.queries = queries_;
   const auto all = static_cast<size_t>(weights.heads * length_);

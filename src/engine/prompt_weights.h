@@ -63,6 +63,8 @@ class PromptWeights {
   float* Floats(int64_t place) const { return reinterpret_cast<float*>(memory_->data() + place); }
   // Where the host reads and writes what lies there.
   float* OnHost(int64_t place) const;
+  // Of those of a layer, that are not zeros.
+  int HeadsIn(int layer) const { return limits_.heads.In(layer).size(); }
   // What was seen of a head before it is weighed.
   float* MassesOf(int layer, int head) const {
     const int64_t at = int64_t{layer} * limits_.shape.kv_heads + head;
@@ -86,6 +88,7 @@ class PromptWeights {
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<Buffer> host_memory_;  // null where the host reads the device's
   int64_t length_ = 0;                   // of the prompt at hand
+  int heads_ = 0;                        // of the layer that was weighed last
   kv::SequenceId added_ = -1;            // whose first tokens were added up, or repeated
   int64_t added_end_ = 0;                // so many
   int64_t queries_ = 0;                  // weighed of each KV head

@@ -9,7 +9,6 @@
 #include "base/thread_pool.h"
 #include "headway/refusal.h"
 #include "kernels/backend/backend.h"
-#include "plan/assignment.h"
 
 namespace headway {
 namespace {
@@ -32,7 +31,6 @@ Status CheckRanks(const Settings& settings) {
   if (!device.ok()) return device.status();
   const std::pair<bool, Option> others[] = {
       {settings.selection.drafts(), Option::kDraft},
-      {settings.eviction_profile.has_value(), Option::kEvictProfile},
       {settings.streaming_heads.has_value(), Option::kHeadPattern}};
   for (const auto& [given, option] : others) {
     if (!given) continue;
@@ -51,13 +49,6 @@ Status CheckRanks(const Settings& settings) {
                   fmt::format(" {}: ranks that share a session keep each head by itself; leave it "
                               "out",
                               *settings.cut.head_group)});
-  }
-  if (settings.eviction.uneven() || settings.eviction.spans_layers()) {
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{Option::kTensorParallel, " and ", Option::kEvict,
-                           fmt::format(" {} do not go together yet: its heads share a budget, and "
-                                       "each rank has some of them",
-                                       kv::EvictionName(settings.eviction.method))}});
   }
   return OkStatus();
 }
@@ -87,25 +78,15 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   return own;
 }
 
-Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, int ranks) {
+Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, const RankHeads& heads) {
   const ModelShape& shape = config.shape;
+  const auto ranks = static_cast<int>(heads.ranks.size());
   if (ranks > std::min(shape.d_ff, shape.vocab)) {
     return Wrong(
         {Option::kTensorParallel, fmt::format(" {}: this model has parts for {} ranks at most",
                                               ranks, std::min(shape.d_ff, shape.vocab))});
   }
-  plan::AssignmentRequest request;
-  request.ranks = ranks;
-  request.loads.assign(static_cast<size_t>(shape.layers),
-                       std::vector<double>(static_cast<size_t>(shape.kv_heads), 1.0));
-  const plan::Assignment assignment = plan::Assign(request, plan::AssignmentMethod::kBalanced);
-  std::vector<std::vector<HeadSet>> heads(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const plan::LayerAssignment& layer : assignment.layers) {
-      heads[static_cast<size_t>(rank)].push_back({plan::HeadsOf(layer, rank)});
-    }
-  }
-  return CutShards(shape, heads);
+  return CutShards(shape, heads.ranks);
 }
 
 Status CheckSharedSession(const std::vector<Shard>& shards) {
@@ -136,8 +117,10 @@ Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator) {
   return own;
 }
 
-void TellOfRanks(int ranks, PlanReport* report) {
-  if (ranks == 1) return;
+void TellOfRanks(const std::optional<HeadAssignment>& assignment, PlanReport* report) {
+  if (!assignment.has_value()) return;
+  report->ranks = RanksReportOf(*assignment);
+  const auto ranks = static_cast<int>(report->ranks->keys.size());
   const auto all = [ranks](int64_t* bytes) { *bytes *= ranks; };
   all(&report->kv_bytes);
   all(&report->memory_bytes);
@@ -146,6 +129,14 @@ void TellOfRanks(int ranks, PlanReport* report) {
   all(&report->smallest_kv_memory);
   all(&report->smallest_host_memory);
   all(&report->smallest_disk_memory);
+  if (report->ranks->profiled) {
+    report->reasons.push_back(fmt::format(
+        "all ranks wait for the busiest one in every layer: by the profile they attend {:.1f} % of "
+        "that time, with heads in their order {:.1f} %; none has more heads of a layer than the "
+        "order "
+        "gives one, since a place costs its products in all layers and whole prompts",
+        100.0 * report->ranks->busy_share, 100.0 * report->ranks->static_busy_share));
+  }
   report->reasons.push_back(
       fmt::format("{} ranks share the model, each with 1/{} of every budget but that of its GPU; "
                   "bytes are of all, as "

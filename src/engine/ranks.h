@@ -3,8 +3,11 @@
 #ifndef HEADWAY_ENGINE_RANKS_H_
 #define HEADWAY_ENGINE_RANKS_H_
 
+#include <optional>
 #include <vector>
 
+#include "base/head_set.h"
+#include "engine/head_assignment.h"
 #include "engine/settings.h"
 #include "headway/context.h"
 #include "headway/plan.h"
@@ -30,9 +33,9 @@ struct RankShare {
   Shard shard;
 };
 
-// Each rank's part of a model, the first one's the largest: heads as plan/assignment has them, all
-// of one load. kInvalidArgument where there are more ranks than d_ff or the vocabulary has rows.
-Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, int ranks);
+// Each rank's part of a model, the first one's the largest, with the heads that it was assigned.
+// kInvalidArgument where there are more ranks than d_ff or the vocabulary has rows.
+Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, const RankHeads& heads);
 
 // kUnsupported where some rank has other numbers of heads in some layers than others: the session's
 // slabs are those of heads that are there.
@@ -42,8 +45,8 @@ Status CheckSharedSession(const std::vector<Shard>& shards);
 // Both outlive the result.
 Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator);
 
-// Makes a report of the first rank one of all.
-void TellOfRanks(int ranks, PlanReport* report);
+// Makes a report of the first rank one of all; nothing without an assignment.
+void TellOfRanks(const std::optional<HeadAssignment>& assignment, PlanReport* report);
 // The same of a refusal, whose figures are one rank's.
 Status OfRanks(int ranks, const Status& error);
 

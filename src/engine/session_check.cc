@@ -46,7 +46,7 @@ Status CheckKept(const kv::Manifest& saved, const Settings& settings) {
   const kv::CacheFormat& format = saved.format;
   const int slots = format.page.page_slots;
   const kv::KeptBounds bounds =
-      kv::KeptBoundsOf(policy, format.layers, format.kv_heads, kept->from, slots);
+      kv::KeptBoundsOf(policy, RankHeads::Alone(format.layers, format.kv_heads), kept->from, slots);
   int64_t pages = 0, most = 0;
   for (const std::vector<int32_t>& positions : kept->positions) {
     pages += std::ssize(positions) / slots;

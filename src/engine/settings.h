@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "base/types.h"
 #include "hardware/meter.h"
@@ -20,6 +21,7 @@
 #include "kv/policy/selection.h"
 #include "model/rope_config.h"
 #include "model/self_extend.h"
+#include "plan/assignment.h"
 
 namespace headway {
 
@@ -83,8 +85,11 @@ inline constexpr const char* kAutoPlacement = "auto";
 
 struct Settings {
   hardware::Target target;
-  int ranks = 1;      // that share the model, of which an engine may be one
-  int gpu_ranks = 1;  // that compute on this one's GPU
+  int ranks = 1;  // that share the model, of which an engine may be one
+  plan::AssignmentMethod assignment = plan::AssignmentMethod::kBalanced;
+  std::optional<std::string> assignment_profile;  // file
+  std::vector<double> assignment_shares;          // its, from LoadShares on; none without
+  int gpu_ranks = 1;                              // that compute on this one's GPU
   MemorySettings memory;
   std::optional<int> gpu_layers;  // absent: as many as fit
   bool lossless_weights = false;  // of the others, in host memory

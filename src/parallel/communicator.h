@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "device/device.h"
 #include "headway/status.h"
@@ -41,6 +42,9 @@ class Communicator {
 
   // Rank 0's value, for decisions of the host that all ranks must make alike. Waits for rank 0.
   virtual Result<int64_t> OfFirst(int64_t value) = 0;
+  // Every rank's bytes, one rank after the other, for sums that the host takes. Waits for all
+  // ranks, and not for their streams.
+  virtual Status GatherOnHost(std::span<const std::byte> own, std::span<std::byte> all) = 0;
 };
 
 }  // namespace headway

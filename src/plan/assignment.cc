@@ -124,13 +124,17 @@ double Assignment::BusyShare() const {
 Assignment Assign(const AssignmentRequest& request, AssignmentMethod method) {
   HEADWAY_CHECK(request.ranks >= 1 && request.copies >= 0);
   const bool copies = method == AssignmentMethod::kFairKv || method == AssignmentMethod::kBalanced;
+  HEADWAY_CHECK(request.most_heads == 0 || method != AssignmentMethod::kTokens);
   Assignment assignment;
   for (const std::vector<double>& loads : request.loads) {
+    HEADWAY_CHECK(request.most_heads == 0 ||
+                  int64_t{request.most_heads} * request.ranks >= std::ssize(loads));
     const LayerProblem problem = {
         .loads = loads,
         .ranks = request.ranks,
         .copies = copies ? request.copies : 0,
         .fixed = request.fixed,
+        .most_heads = request.most_heads,
         .goal = method == AssignmentMethod::kFairKv ? AssignmentGoal::kSpread
                                                     : AssignmentGoal::kLargest,
     };

@@ -36,6 +36,9 @@ struct AssignmentRequest {
   // head split the sequences of the batch evenly. For kFairKv and kBalanced.
   int copies = 0;
   double fixed = 0.0;  // of a head's load: what each of its ranks takes, whatever its share is
+  // Heads of a layer that a rank may have: at least as many as there are for each. 0: any number.
+  // Not for kTokens.
+  int most_heads = 0;
   // Assignments that the exact search of a layer may try before it gives up; its result is then
   // the best that is known.
   int64_t node_limit = 500'000;

@@ -30,6 +30,14 @@ void Add(std::vector<int>* ranks, int rank) {
   ranks->insert(std::upper_bound(ranks->begin(), ranks->end(), rank), rank);
 }
 
+std::vector<int> HeadCounts(const LayerProblem& problem, const HeadRanks& heads) {
+  std::vector<int> counts(static_cast<size_t>(problem.ranks), 0);
+  for (const std::vector<int>& ranks : heads) {
+    for (const int rank : ranks) ++counts[static_cast<size_t>(rank)];
+  }
+  return counts;
+}
+
 class Improver {
  public:
   Improver(const LayerProblem& problem, HeadRanks heads)
@@ -52,11 +60,18 @@ class Improver {
             std::inner_product(loads.begin(), loads.end(), loads.begin(), 0.0)};
   }
 
+  bool Fits(const HeadRanks& heads) const {
+    if (problem_.most_heads == 0) return true;
+    const std::vector<int> counts = HeadCounts(problem_, heads);
+    return *std::max_element(counts.begin(), counts.end()) <= problem_.most_heads;
+  }
+
   static bool Better(const Score& a, const Score& b) {
     return Less(a.first, b.first) || (!Less(b.first, a.first) && Less(a.second, b.second));
   }
 
   void Try(const HeadRanks& heads) {
+    if (!Fits(heads)) return;
     const Score score = ScoreOf(heads);
     if (!Better(score, best_score_)) return;
     best_score_ = score;
@@ -126,6 +141,7 @@ class Searcher {
         limit_(node_limit),
         order_(LargestFirst(problem.loads)),
         loads_(static_cast<size_t>(problem.ranks)),
+        counts_(static_cast<size_t>(problem.ranks)),
         chosen_(problem.loads.size()),
         best_(known),
         best_goal_(GoalOf(problem, RankLoads(problem, known))) {
@@ -184,6 +200,16 @@ class Searcher {
     for (size_t count = 1; count <= most && !Done(); ++count) Pick(at, count, 0, copies);
   }
 
+  // Of ranks with equal loads, and as much room, the first stands for all.
+  bool HasTwin(int first, int rank) const {
+    const auto own = static_cast<size_t>(rank);
+    for (auto other = static_cast<size_t>(first); other < own; ++other) {
+      const bool counts = problem_.most_heads == 0 || counts_[other] == counts_[own];
+      if (counts && loads_[other] == loads_[own]) return true;
+    }
+    return false;
+  }
+
   // Picks what is missing of `count` ranks for a head, from `first` on.
   void Pick(size_t at, size_t count, int first, int copies) {
     std::vector<int>& ranks = chosen_[order_[at]];
@@ -193,16 +219,16 @@ class Searcher {
     }
     const double piece = problem_.Piece(order_[at], count);
     for (int rank = first; rank < problem_.ranks && !Done(); ++rank) {
-      double& load = loads_[static_cast<size_t>(rank)];
-      // Of ranks with equal loads the first stands for all.
-      const auto begin = loads_.begin() + first, here = loads_.begin() + rank;
-      if (std::find(begin, here, load) != here) continue;
-      const double before = load;
-      load += piece;
+      const auto index = static_cast<size_t>(rank);
+      if (!problem_.HasRoom(counts_[index]) || HasTwin(first, rank)) continue;
+      const double before = loads_[index];
+      loads_[index] += piece;
+      ++counts_[index];
       ranks.push_back(rank);
       Pick(at, count, rank + 1, copies);
       ranks.pop_back();
-      load = before;
+      --counts_[index];
+      loads_[index] = before;
     }
   }
 
@@ -211,7 +237,8 @@ class Searcher {
   const std::vector<size_t> order_;
   double least_largest_ = 0.0, most_smallest_ = 0.0;
   std::vector<double> rest_, smallest_;
-  std::vector<double> loads_;
+  std::vector<double> loads_;  // [ranks]
+  std::vector<int> counts_;    // the same, of heads
   HeadRanks chosen_, best_;
   double best_goal_;
   int64_t nodes_ = 0;
@@ -246,11 +273,18 @@ HeadRanks InOrder(const LayerProblem& problem) {
 
 HeadRanks LocalSearch(const LayerProblem& problem) {
   HeadRanks heads(problem.loads.size());
-  std::vector<double> loads(static_cast<size_t>(problem.ranks), 0.0);
+  const auto ranks = static_cast<size_t>(problem.ranks);
+  std::vector<double> loads(ranks, 0.0);
+  std::vector<int> counts(ranks, 0);
   for (const size_t head : LargestFirst(problem.loads)) {
-    const auto least = std::min_element(loads.begin(), loads.end());
-    heads[head] = {static_cast<int>(least - loads.begin())};
-    *least += problem.loads[head];
+    size_t least = ranks;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      if (!problem.HasRoom(counts[rank])) continue;
+      if (least == ranks || loads[rank] < loads[least]) least = rank;
+    }
+    heads[head] = {static_cast<int>(least)};
+    loads[least] += problem.loads[head];
+    ++counts[least];
   }
   return Improver(problem, std::move(heads)).Take();
 }

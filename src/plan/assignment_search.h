@@ -19,8 +19,10 @@ struct LayerProblem {
   int ranks = 1;
   int copies = 0;      // ranks more than one that the heads may have together
   double fixed = 0.0;  // of each load: what every rank of a head takes
+  int most_heads = 0;  // that a rank may have; 0: any number
   AssignmentGoal goal = AssignmentGoal::kLargest;
 
+  bool HasRoom(int heads_of_rank) const { return most_heads == 0 || heads_of_rank < most_heads; }
   // What a head that has `ranks_of_head` ranks is to each of them.
   double Piece(size_t head, size_t ranks_of_head) const {
     return (loads[head] - fixed) / static_cast<double>(ranks_of_head) + fixed;
@@ -35,8 +37,8 @@ double GoalOf(const LayerProblem& problem, const std::vector<double>& loads);
 
 // Heads in their order, as many for each rank, or one more.
 HeadRanks InOrder(const LayerProblem& problem);
-// From the largest head on, each to the rank with the least load (LPT); then moves, swaps and
-// copies of heads, the best first, as long as one helps.
+// From the largest head on, each to the rank with room that has the least load (LPT); then moves,
+// swaps and copies of heads, the best first, as long as one helps.
 HeadRanks LocalSearch(const LayerProblem& problem);
 
 struct SearchResult {

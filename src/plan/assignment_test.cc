@@ -26,8 +26,16 @@ struct Best {
   double largest = INFINITY, spread = INFINITY;
 };
 
-void TryAll(const AssignmentRequest& request, size_t head, int copies, std::vector<double>* loads,
-            Best* best) {
+// What ranks have so far.
+struct Tried {
+  std::vector<double> loads;
+  std::vector<int> heads;
+};
+
+void TryAll(const AssignmentRequest& request, size_t head, int copies, Tried* tried, Best* best) {
+  std::vector<double>* const loads = &tried->loads;
+  const int counted = *std::max_element(tried->heads.begin(), tried->heads.end());
+  if (request.most_heads > 0 && counted > request.most_heads) return;
   if (head == request.loads[0].size()) {
     const auto [least, most] = std::minmax_element(loads->begin(), loads->end());
     best->largest = std::min(best->largest, *most);
@@ -37,21 +45,23 @@ void TryAll(const AssignmentRequest& request, size_t head, int copies, std::vect
   for (unsigned ranks = 1; ranks < 1u << request.ranks; ++ranks) {
     const int count = __builtin_popcount(ranks);
     if (count - 1 > copies) continue;
-    const std::vector<double> before = *loads;
+    const Tried before = *tried;
     for (int rank = 0; rank < request.ranks; ++rank) {
       if ((ranks >> rank & 1) == 0) continue;
       (*loads)[static_cast<size_t>(rank)] +=
           (request.loads[0][head] - request.fixed) / count + request.fixed;
+      ++tried->heads[static_cast<size_t>(rank)];
     }
-    TryAll(request, head + 1, copies - count + 1, loads, best);
-    *loads = before;
+    TryAll(request, head + 1, copies - count + 1, tried, best);
+    *tried = before;
   }
 }
 
 Best BruteForce(const AssignmentRequest& request) {
   Best best;
-  std::vector<double> loads(static_cast<size_t>(request.ranks), 0.0);
-  TryAll(request, 0, request.copies, &loads, &best);
+  const auto ranks = static_cast<size_t>(request.ranks);
+  Tried tried = {std::vector<double>(ranks, 0.0), std::vector<int>(ranks, 0)};
+  TryAll(request, 0, request.copies, &tried, &best);
   return best;
 }
 
@@ -78,6 +88,9 @@ void ExpectSound(const AssignmentRequest& request, const Assignment& assignment,
       EXPECT_NEAR(share, 1.0, 1e-9);
     }
     EXPECT_LE(holders, layer.heads.size() + static_cast<size_t>(copies));
+    for (int rank = 0; rank < request.ranks && request.most_heads > 0; ++rank) {
+      EXPECT_LE(std::ssize(HeadsOf(layer, rank)), request.most_heads);
+    }
     for (size_t rank = 0; rank < loads.size(); ++rank) {
       EXPECT_NEAR(layer.loads[rank], loads[rank], 1e-9);
     }
@@ -98,6 +111,11 @@ TEST(AssignmentTest, SmallCasesAreAsGoodAsAnyAssignment) {
     if (i % 5 == 0) {  // equal loads, of which many assignments are as good
       for (double& load : request.loads[0]) load = std::ceil(load);
     }
+    if (i % 2 == 0) {  // ranks have room for few heads, or one more
+      const int even =
+          static_cast<int>(heads + static_cast<size_t>(request.ranks) - 1) / request.ranks;
+      request.most_heads = even + i / 2 % 2;
+    }
     const Best best = BruteForce(request);
     const Assignment balanced = Assign(request, Method::kBalanced);
     ExpectSound(request, balanced, request.copies);
@@ -109,6 +127,7 @@ TEST(AssignmentTest, SmallCasesAreAsGoodAsAnyAssignment) {
         std::minmax_element(fair.layers[0].loads.begin(), fair.layers[0].loads.end());
     EXPECT_TRUE(fair.layers[0].optimal);
     EXPECT_NEAR(*most - *least, best.spread, 1e-9 * *most) << i;
+    if (request.most_heads > 0) continue;
     const Assignment tokens = Assign(request, Method::kTokens);
     ExpectSound(request, tokens, request.ranks - 1);
     // A head more is not split where that is worth less than a hundredth.

@@ -191,6 +191,7 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   inputs.backend.own_memory = !assembly_.device->host_reads_memory();
   inputs.kernels = assembly_.kernels.get();
   inputs.plan = &plan;
+  inputs.heads = config_.heads;
   return MakeBlueprint(inputs, workload);
 }
 

@@ -65,6 +65,8 @@ struct HarnessConfig {
   std::string session;  // the file of one, made anew unless it is there; empty: none
   // Of the ranks of which this one is with its shard of a model; null: the model is whole.
   Communicator* communicator = nullptr;
+  // Which of them has which heads, of eviction; null: the model is whole. Outlives Create.
+  const RankHeads* heads = nullptr;
   // Makes other kernels of them.
   std::function<std::unique_ptr<Kernels>(std::unique_ptr<Kernels>)> wrap_kernels;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -42,16 +43,21 @@ struct Parts {
   int64_t window = 0;         // closed tokens of the window
   int64_t anyway = 0;         // tokens that are no candidates
   std::vector<int64_t> free;  // [heads]: candidates that each has, before pages are filled
+
+  int64_t FreeOf(int64_t budget) const {
+    return std::clamp<int64_t>(budget - anyway, 0, candidates);
+  }
 };
 
+// Of the heads that are `here`.
 Parts PartsOf(const EvictionPolicy& policy, int64_t tokens, int64_t closed,
-              std::span<const int64_t> budgets) {
+              std::span<const int64_t> budgets, std::span<const int> here) {
   Parts parts;
   parts.candidates = std::min(closed, std::max<int64_t>(0, tokens - policy.WindowOf(tokens)));
   parts.window = closed - parts.candidates;
   parts.anyway = tokens - parts.candidates;
-  for (const int64_t budget : budgets) {
-    parts.free.push_back(std::clamp<int64_t>(budget - parts.anyway, 0, parts.candidates));
+  for (const int head : here) {
+    parts.free.push_back(parts.FreeOf(budgets[static_cast<size_t>(head)]));
   }
   return parts;
 }
@@ -77,26 +83,40 @@ std::vector<Candidate> CandidatesOf(const std::vector<double>& scores, const Par
   return candidates;
 }
 
-// For each head how many of its candidates are among the best of the layer, of which a head's own
-// best `safe` are some whatever they score.
-std::vector<int64_t> SharedCounts(const std::vector<std::vector<Candidate>>& of_heads,
-                                  const Parts& parts, int64_t safe) {
-  std::vector<Candidate> all;
-  all.reserve(of_heads.size() * static_cast<size_t>(parts.candidates));
-  for (const std::vector<Candidate>& of_head : of_heads) {
-    const auto first = static_cast<std::ptrdiff_t>(all.size());
-    all.insert(all.end(), of_head.begin(), of_head.end());
-    if (safe == 0) continue;
-    std::nth_element(all.begin() + first, all.begin() + first + safe - 1, all.end());
-    for (auto at = all.begin() + first; at != all.begin() + first + safe; ++at) {
+// Of candidates in the order of taking; of no two of them the same.
+ChoiceKey KeyOf(const Candidate& candidate, int head) {
+  const double score = candidate.score > 0.0 ? candidate.score : 0.0;
+  return {~std::bit_cast<uint64_t>(score),
+          uint64_t{static_cast<uint32_t>(candidate.position)} << 32 | static_cast<uint32_t>(head)};
+}
+
+// For each head that is here how many of its candidates are among the best `total` of the layer, of
+// which a head's own best `safe` are some whatever they score.
+Result<std::vector<int64_t>> SharedCounts(std::vector<std::vector<Candidate>> of_heads,
+                                          int64_t total, int64_t safe,
+                                          const SharingHeads& sharing) {
+  std::vector<int64_t> counts(of_heads.size(), 0);
+  if (total == 0) return counts;
+  for (std::vector<Candidate>& candidates : of_heads) {
+    if (safe == 0) break;
+    const auto last = candidates.begin() + safe;
+    std::nth_element(candidates.begin(), last - 1, candidates.end());
+    for (auto at = candidates.begin(); at != last; ++at) {
       at->score = std::numeric_limits<double>::infinity();
     }
   }
-  const int64_t total = std::accumulate(parts.free.begin(), parts.free.end(), int64_t{0});
-  BringToFront(all, total);
-  std::vector<int64_t> counts(of_heads.size());
-  for (int64_t i = 0; i < total; ++i)
-    ++counts[static_cast<size_t>(all[static_cast<size_t>(i)].head)];
+  const auto each = [&](const auto& visit) {
+    for (size_t i = 0; i < of_heads.size(); ++i) {
+      for (const Candidate& candidate : of_heads[i]) visit(KeyOf(candidate, sharing.here[i]));
+    }
+  };
+  const Result<ChoiceKey> last = LastTaken(total, each, sharing);
+  if (!last.ok()) return last.status();
+  for (size_t i = 0; i < of_heads.size(); ++i) {
+    for (const Candidate& candidate : of_heads[i]) {
+      counts[i] += KeyOf(candidate, sharing.here[i]) <= *last ? 1 : 0;
+    }
+  }
   return counts;
 }
 
@@ -172,30 +192,37 @@ int64_t EvictionPolicy::WindowOf(int64_t tokens) const {
   return adds_up() ? std::max<int64_t>(1, MeanOf(tokens) / 2) : window;
 }
 
-std::vector<KeptOfHead> ChooseKept(const EvictionPolicy& policy, const ObservedWeights& observed,
-                                   int64_t closed, std::span<const int64_t> budgets, int slots) {
-  HEADWAY_CHECK(std::ssize(budgets) == observed.heads);
-  const Parts parts = PartsOf(policy, observed.tokens, closed, budgets);
+Result<std::vector<KeptOfHead>> ChooseKept(const EvictionPolicy& policy,
+                                           const ObservedWeights& observed, int64_t closed,
+                                           std::span<const int64_t> budgets, int slots,
+                                           const SharingHeads& sharing) {
+  HEADWAY_CHECK(std::ssize(sharing.here) == observed.heads && std::ssize(budgets) == sharing.all);
+  const Parts parts = PartsOf(policy, observed.tokens, closed, budgets, sharing.here);
   std::vector<KeptOfHead> kept;
   if (!policy.scores()) {
     HEADWAY_CHECK(policy.method == EvictionMethod::kStreaming);
     for (const int64_t free : parts.free) kept.push_back(KeptOfStream(policy, parts, free, slots));
     return kept;
   }
-  const EvictionScores scores(policy, observed, parts.free);
+  const Result<EvictionScores> scores =
+      EvictionScores::Create(policy, observed, parts.free, sharing);
+  if (!scores.ok()) return scores.status();
   std::vector<std::vector<Candidate>> candidates;
   for (int head = 0; head < observed.heads; ++head) {
-    candidates.push_back(CandidatesOf(scores.OfHead(head), parts, head));
+    candidates.push_back(CandidatesOf(scores->OfHead(head), parts, head));
   }
   std::vector<int64_t> counts = parts.free;
   if (policy.uneven()) {
-    const int64_t safe =
-        std::clamp<int64_t>(policy.SafeOf(budgets[0]) - parts.anyway, 0, parts.free[0]);
-    counts = SharedCounts(candidates, parts, safe);
+    const int64_t free = parts.FreeOf(budgets[0]);
+    const int64_t safe = std::clamp<int64_t>(policy.SafeOf(budgets[0]) - parts.anyway, 0, free);
+    Result<std::vector<int64_t>> shared =
+        SharedCounts(candidates, sharing.all * free, safe, sharing);
+    if (!shared.ok()) return shared.status();
+    counts = std::move(*shared);
   }
   for (size_t head = 0; head < counts.size(); ++head) {
     const int64_t count = Filled(parts, counts[head], slots);
-    Choose(policy, scores, count, parts.anyway, candidates[head]);
+    Choose(policy, *scores, count, parts.anyway, candidates[head]);
     kept.push_back({KeptOf(candidates[head], count, closed), parts.anyway + counts[head]});
   }
   return kept;

@@ -13,6 +13,7 @@
 
 #include "headway/status.h"
 #include "kv/policy/demotion.h"
+#include "kv/policy/sharing_heads.h"
 
 namespace headway::kv {
 
@@ -156,13 +157,16 @@ struct KeptOfHead {
   int64_t budget = 0;
 };
 
-// Of the first `closed` tokens, those that each head keeps so that it has its budget of the layer's
-// [heads] in all with the tokens from `closed` on, which it keeps anyway: as many as fill whole
-// pages of `slots` (rounded up, but not beyond `closed`), the window's always among them. Where the
-// heads share their budgets, these are equal. Of equal scores the earlier position is kept; a
-// weight that is no number counts as none.
-std::vector<KeptOfHead> ChooseKept(const EvictionPolicy& policy, const ObservedWeights& observed,
-                                   int64_t closed, std::span<const int64_t> budgets, int slots);
+// Of the first `closed` tokens, those that each head that is here keeps so that it has its budget
+// of the layer's [sharing.all] in all with the tokens from `closed` on, which it keeps anyway: as
+// many as fill whole pages of `slots` (rounded up, but not beyond `closed`), the window's always
+// among them. Where the heads share their budgets, these are equal. Of equal scores the earlier
+// position is kept; a weight that is no number counts as none. The error is that of the sums over
+// ranks.
+Result<std::vector<KeptOfHead>> ChooseKept(const EvictionPolicy& policy,
+                                           const ObservedWeights& observed, int64_t closed,
+                                           std::span<const int64_t> budgets, int slots,
+                                           const SharingHeads& sharing);
 
 }  // namespace headway::kv
 

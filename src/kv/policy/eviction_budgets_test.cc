@@ -119,7 +119,8 @@ TEST(EvictionBudgets, HeadsOfAllLayersShareByScore) {
     for (int64_t i = 0; i < 6 * tokens; ++i) {
       scores.push_back(static_cast<float>(random.Below(round % 2 == 0 ? 5 : 100000)));
     }
-    const std::vector<int64_t> budgets = BudgetsOverLayers(policy, scores, tokens, closed);
+    const std::vector<int64_t> budgets =
+        *BudgetsOverLayers(policy, scores, tokens, closed, SharingHeads::Alone(6));
     std::vector<std::tuple<float, int64_t, size_t>> best;
     const int64_t end = std::min(closed, tokens - 1);
     for (size_t head = 0; head < 6; ++head) {
@@ -141,15 +142,15 @@ TEST(EvictionBudgets, BoundsAreTightWhereHeadsAreAlike) {
   EvictionPolicy policy;
   policy.method = EvictionMethod::kSnap;
   policy.budget = 1024;
-  KeptBounds bounds = KeptBoundsOf(policy, 32, 8, 1 << 17, 64);
+  KeptBounds bounds = KeptBoundsOf(policy, RankHeads::Alone(32, 8), 1 << 17, 64);
   EXPECT_EQ(bounds.head_pages, 16);
   EXPECT_EQ(bounds.all_pages, 32 * 8 * 16);
-  bounds = KeptBoundsOf(policy, 32, 8, 500, 64);
+  bounds = KeptBoundsOf(policy, RankHeads::Alone(32, 8), 500, 64);
   EXPECT_EQ(bounds.head_pages, 8);
   EXPECT_EQ(bounds.all_pages, 32 * 8 * 8);
   // A head may take all that others need not keep; together they have what they have.
   policy.method = EvictionMethod::kAdaSnap;
-  bounds = KeptBoundsOf(policy, 32, 8, 1 << 17, 64);
+  bounds = KeptBoundsOf(policy, RankHeads::Alone(32, 8), 1 << 17, 64);
   EXPECT_EQ(bounds.head_pages, CeilDiv(8 * 1024 - 7 * 204, 64));
   EXPECT_EQ(bounds.all_pages, 32 * 8 * (1024 + 63) / 64);
 }
@@ -158,10 +159,10 @@ TEST(EvictionBudgets, BoundsOfStaticOnesAreThoseOfTheLargest) {
   EvictionPolicy policy = Static({0.0, 0.5, 2.5, 1.0});
   policy.window = 32;
   policy.budget = 32 + 1000;
-  const KeptBounds bounds = KeptBoundsOf(policy, 2, 2, 1 << 17, 64);
+  const KeptBounds bounds = KeptBoundsOf(policy, RankHeads::Alone(2, 2), 1 << 17, 64);
   EXPECT_EQ(bounds.head_pages, CeilDiv(32 + 2500 + 1, 64));
   EXPECT_EQ(bounds.all_pages, 4 * (1032 + 63) / 64);
-  EXPECT_EQ(KeptBoundsOf(policy, 2, 2, 500, 64).head_pages, 8);
+  EXPECT_EQ(KeptBoundsOf(policy, RankHeads::Alone(2, 2), 500, 64).head_pages, 8);
 }
 
 }  // namespace

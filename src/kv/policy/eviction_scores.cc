@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace headway::kv {
 namespace {
@@ -42,15 +43,32 @@ EvictionScores::EvictionScores(const EvictionPolicy& policy, const ObservedWeigh
       observed_(observed),
       tokens_(static_cast<size_t>(
           std::max<int64_t>(0, observed.tokens - policy.WindowOf(observed.tokens)))),
-      free_(free) {
-  if (!policy.largest()) return;
-  for (int head = 0; head < observed.heads; ++head) {
-    const float* const row = Row(observed.sum, head);
-    for (auto at = static_cast<int64_t>(tokens_); at < observed.tokens; ++at) {
-      of_window_ += NumberOf(row[at]);
+      free_(free) {}
+
+Result<EvictionScores> EvictionScores::Create(const EvictionPolicy& policy,
+                                              const ObservedWeights& observed,
+                                              std::span<const int64_t> free,
+                                              const SharingHeads& sharing) {
+  EvictionScores scores(policy, observed, free);
+  if (!policy.largest()) return scores;
+  if (Status s = scores.AddUpHeads(sharing); !s.ok()) return s;
+  return scores;
+}
+
+Status EvictionScores::AddUpHeads(const SharingHeads& sharing) {
+  std::vector<double> sums(tokens_ + 1, 0.0);  // of norms, and of what the window has
+  for (int head = 0; head < observed_.heads; ++head) {
+    const float* const row = Row(observed_.sum, head);
+    for (auto at = static_cast<int64_t>(tokens_); at < observed_.tokens; ++at) {
+      sums.back() += NumberOf(row[at]);
     }
+    for (size_t i = 0; i < tokens_; ++i) sums[i] += NormOf(head, i);
   }
-  of_window_ /= static_cast<double>(observed.heads * observed.queries);
+  if (Status s = sharing.AddUp(std::span<double>(sums)); !s.ok()) return s;
+  of_window_ = sums.back() / static_cast<double>(sharing.all * observed_.queries);
+  sums.pop_back();
+  norms_ = std::move(sums);
+  return OkStatus();
 }
 
 const float* EvictionScores::Row(std::span<const float> all, int head) const {
@@ -108,9 +126,8 @@ std::vector<double> EvictionScores::OfHead(int head) const {
   const double mean =
       std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(tokens_);
   for (size_t i = 0; i < tokens_; ++i) {
-    double norms = 0.0;
-    for (int other = 0; other < observed_.heads; ++other) norms += NormOf(other, i);
-    scores[i] = std::max(scores[i], mean) * (norms > 0.0 ? NormOf(head, i) / norms : 0.0);
+    const double norm = norms_[i] > 0.0 ? NormOf(head, i) / norms_[i] : 0.0;
+    scores[i] = std::max(scores[i], mean) * norm;
   }
   TakeMost(head, &scores);
   return scores;

@@ -16,10 +16,11 @@ namespace headway::kv {
 // those that are candidates. What is no number counts as no attention, and as no value.
 class EvictionScores {
  public:
-  // `free` is what each head chooses, or what those that share choose on average: [heads]. It
-  // outlives this.
-  EvictionScores(const EvictionPolicy& policy, const ObservedWeights& observed,
-                 std::span<const int64_t> free);
+  // `free` is what each head chooses, or what those that share choose on average: [heads]. All of
+  // it outlives this. The error is that of the sums over ranks.
+  static Result<EvictionScores> Create(const EvictionPolicy& policy,
+                                       const ObservedWeights& observed,
+                                       std::span<const int64_t> free, const SharingHeads& sharing);
 
   // Infinite where a token is chosen whatever the others score.
   std::vector<double> OfHead(int head) const;
@@ -27,6 +28,11 @@ class EvictionScores {
   double AtLast(double score, int head, size_t token) const;
 
  private:
+  EvictionScores(const EvictionPolicy& policy, const ObservedWeights& observed,
+                 std::span<const int64_t> free);
+
+  // What scores of a head take of all of them.
+  Status AddUpHeads(const SharingHeads& sharing);
   const float* Row(std::span<const float> all, int head) const;
   std::vector<double> Pooled(std::span<const float> weights) const;
   double NormOf(int head, size_t token) const;
@@ -37,7 +43,10 @@ class EvictionScores {
   const ObservedWeights& observed_;
   const size_t tokens_;
   const std::span<const int64_t> free_;
-  double of_window_ = 0.0;  // the share of the mean attention that the window has
+  // Of all heads that share, where the largest weights count: the share of their mean attention
+  // that the window has, and the sum of a token's norms.
+  double of_window_ = 0.0;
+  std::vector<double> norms_;  // [tokens]
 };
 
 // A candidate of a head.

@@ -227,7 +227,9 @@ std::vector<std::vector<int32_t>> Chosen(const EvictionPolicy& policy, const Wei
                                          int64_t closed, int64_t budget, int slots) {
   const std::vector<int64_t> budgets(static_cast<size_t>(weights.heads), budget);
   std::vector<std::vector<int32_t>> positions;
-  for (KeptOfHead& kept : ChooseKept(policy, weights.Observed(), closed, budgets, slots)) {
+  Result<std::vector<KeptOfHead>> heads = ChooseKept(policy, weights.Observed(), closed, budgets,
+                                                     slots, SharingHeads::Alone(weights.heads));
+  for (KeptOfHead& kept : *heads) {
     positions.push_back(std::move(kept.positions));
   }
   return positions;
@@ -252,7 +254,8 @@ TEST(Eviction, NamesGoBothWays) {
 void ExpectPlainChoice(const EvictionPolicy& policy, const Weights& weights,
                        std::span<const int64_t> budgets, int slots) {
   const int64_t closed = weights.tokens / slots * slots;
-  const auto kept = ChooseKept(policy, weights.Observed(), closed, budgets, slots);
+  const auto kept = *ChooseKept(policy, weights.Observed(), closed, budgets, slots,
+                                SharingHeads::Alone(weights.heads));
   const auto plain = Plain(policy, weights, closed, budgets, slots).Kept();
   for (size_t head = 0; head < plain.size(); ++head) {
     EXPECT_EQ(kept[head].positions, plain[head]);
@@ -295,23 +298,48 @@ TEST(Eviction, WhatIsKeptIsWithinItsBounds) {
     const int64_t length = 1 + random.Below(700);
     const int64_t tokens = length - random.Below(std::min<int64_t>(length, 100));
     const Weights weights(heads, tokens, 0, random);
-    const KeptBounds bounds = KeptBoundsOf(policy, 3, heads, length, slots);
+    // Each head of each layer is at one of the ranks.
+    RankHeads placed = RankHeads::Alone(3, heads);
+    const auto ranks = static_cast<size_t>(1 + random.Below(3));
+    std::vector<size_t> rank_of(static_cast<size_t>(3 * heads), 0);
+    for (size_t& rank : rank_of)
+      rank = static_cast<size_t>(random.Below(static_cast<int64_t>(ranks)));
+    placed.ranks.assign(ranks, std::vector<HeadSet>(3));
+    for (size_t at = 0; at < rank_of.size(); ++at) {
+      const auto of_layer = at % static_cast<size_t>(heads);
+      placed.ranks[rank_of[at]][at / static_cast<size_t>(heads)].heads.push_back(
+          static_cast<int>(of_layer));
+    }
+    const KeptBounds bounds = KeptBoundsOf(policy, placed, length, slots);
+    const KeptBounds alone = KeptBoundsOf(policy, RankHeads::Alone(3, heads), length, slots);
+    EXPECT_LE(bounds.all_pages, alone.all_pages + 3 * heads);
     const std::vector<int64_t> budgets = HeadBudgets(policy, 3, heads, tokens);
     const int64_t closed = tokens / slots * slots;
     int64_t pages = 0, let_go = 0;
+    std::vector<int64_t> of_ranks(ranks, 0), let_go_of(ranks, 0);
+    size_t at = 0;
     for (size_t first = 0; first < budgets.size(); first += static_cast<size_t>(heads)) {
-      for (const KeptOfHead& kept :
-           ChooseKept(policy, weights.Observed(), closed,
-                      std::span(budgets).subspan(first, static_cast<size_t>(heads)), slots)) {
+      const Result<std::vector<KeptOfHead>> of_layer =
+          ChooseKept(policy, weights.Observed(), closed,
+                     std::span(budgets).subspan(first, static_cast<size_t>(heads)), slots,
+                     SharingHeads::Alone(heads));
+      for (const KeptOfHead& kept : *of_layer) {
         const int64_t of_head = CeilDiv(std::ssize(kept.positions), int64_t{slots});
         EXPECT_LE(of_head, bounds.head_pages);
         pages += of_head;
+        of_ranks[rank_of[at]] += of_head;
         ASSERT_EQ((closed - std::ssize(kept.positions)) % slots, 0);
         let_go += (closed - std::ssize(kept.positions)) / slots;
+        let_go_of[rank_of[at++]] += (closed - std::ssize(kept.positions)) / slots;
       }
     }
-    ASSERT_LE(pages, bounds.all_pages) << EvictionName(policy.method) << " round " << round;
-    ASSERT_LE(let_go, LetGoPages(policy, 3, heads, length, slots))
+    ASSERT_LE(pages, alone.all_pages) << EvictionName(policy.method) << " round " << round;
+    ASSERT_LE(let_go, LetGoPages(policy, RankHeads::Alone(3, heads), length, slots))
+        << EvictionName(policy.method) << " round " << round;
+    const int64_t most = *std::max_element(of_ranks.begin(), of_ranks.end());
+    ASSERT_LE(most, bounds.all_pages) << EvictionName(policy.method) << " round " << round;
+    ASSERT_LE(*std::max_element(let_go_of.begin(), let_go_of.end()),
+              LetGoPages(policy, placed, length, slots))
         << EvictionName(policy.method) << " round " << round;
   }
 }

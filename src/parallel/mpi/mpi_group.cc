@@ -93,6 +93,7 @@ class MpiGroup final : public ProcessGroup, private Communicator {
   void Broadcast(Stream& stream, std::byte* data, int64_t bytes, int from) override;
   void Barrier(Stream& stream) override;
   Result<int64_t> OfFirst(int64_t value) override;
+  Status GatherOnHost(std::span<const std::byte> own, std::span<std::byte> all) override;
 
   Status CountSharers();
   // Begins a call of a place and waits for it. Calls of MPI are made by one thread at a time.
@@ -403,6 +404,20 @@ Result<int64_t> MpiGroup::OfFirst(int64_t value) {
   const Status status = SendFirst(kHosts, std::as_writable_bytes(std::span(&value, 1)), 0);
   if (!status.ok()) return status;
   return value;
+}
+
+Status MpiGroup::GatherOnHost(std::span<const std::byte> own, std::span<std::byte> all) {
+  HEADWAY_CHECK(all.size() == own.size() * static_cast<size_t>(ranks_) && own.size() <= INT_MAX);
+  const auto count = static_cast<int>(own.size());
+  auto& [given, received] = buffers_[kHosts];
+  given.assign(own.begin(), own.end());
+  received.resize(all.size());
+  const Status status = Call(kHosts, [&](MPI_Comm comm, MPI_Request* request) {
+    return MPI_Iallgather(given.data(), count, MPI_BYTE, received.data(), count, MPI_BYTE, comm,
+                          request);
+  });
+  if (status.ok()) std::copy(received.begin(), received.end(), all.begin());
+  return status;
 }
 
 Result<std::string> MpiGroup::TextOfFirst(const std::string& text) {

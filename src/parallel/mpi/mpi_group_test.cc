@@ -90,6 +90,7 @@ TEST_F(MpiGroupTest, WhatRanksTellEachOther) {
     communicator.Barrier(*stream_);
     const Result<int64_t> first = communicator.OfFirst(10 * rank + 7);
     EXPECT_TRUE(first.ok() && *first == 7);
+    EXPECT_TRUE(HostsGather(communicator).ok());
     const Result<std::string> text =
         group_.TextOfFirst(rank == 0 ? std::string(100'000, 'x') : "something else");
     EXPECT_TRUE(text.ok() && *text == std::string(100'000, 'x'));

@@ -104,6 +104,9 @@ class PeerGroup::Member final : public Communicator {
   Result<int64_t> OfFirst(int64_t value) override {
     return group_->hosts_.communicator(rank()).OfFirst(value);
   }
+  Status GatherOnHost(std::span<const std::byte> own, std::span<std::byte> all) override {
+    return group_->hosts_.communicator(rank()).GatherOnHost(own, all);
+  }
 
   // What was enqueued is done, or will never be.
   Status Finish() { return stream_ == nullptr ? OkStatus() : stream_->Synchronize(); }

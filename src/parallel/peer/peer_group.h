@@ -1,7 +1,7 @@
 // PeerGroup: ranks in one process, each with a GPU, whose kernels read and write each other's
 // memory. Small sums take one way between GPUs: each rank sends its part to all mailboxes and adds
 // up what has come to its own. For larger ones each rank adds up a share and writes it to all.
-// Nothing passes through the host but decisions (OfFirst) and errors.
+// Nothing passes through the host but decisions (OfFirst), what hosts gather and errors.
 //
 // Where a pair of GPUs has no peer access, all mailboxes lie in pinned memory of the host, and
 // everything goes through them.

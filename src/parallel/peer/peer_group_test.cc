@@ -220,6 +220,7 @@ TEST(PeerGroupTest, BroadcastsAndDecisions) {
     }
     const Result<int64_t> first = communicator.OfFirst(10 * rank + 7);
     EXPECT_TRUE(first.ok() && *first == 7);
+    EXPECT_TRUE(HostsGather(communicator).ok());
     return OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status.message();

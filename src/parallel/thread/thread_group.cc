@@ -52,6 +52,10 @@ class ThreadGroup::Member final : public Communicator {
     if (!status.ok()) return status;
     return value;
   }
+  Status GatherOnHost(std::span<const std::byte> own, std::span<std::byte> all) override {
+    HEADWAY_CHECK(all.size() == own.size() * static_cast<size_t>(ranks()));
+    return group_->GatherOnHost(rank_, own, all);
+  }
 
  private:
   ThreadGroup* const group_;
@@ -190,6 +194,18 @@ Status ThreadGroup::Broadcast(Place* place, int rank, std::span<std::byte> data,
     std::memcpy(data.data(), place->given[static_cast<size_t>(from)].data, data.size());
   }
   if (Status s = Meet(place); !s.ok()) return s;
+  return same ? OkStatus() : UnequalSizes();
+}
+
+Status ThreadGroup::GatherOnHost(int rank, std::span<const std::byte> own,
+                                 std::span<std::byte> all) {
+  hosts_.given[static_cast<size_t>(rank)] = {const_cast<std::byte*>(own.data()), std::ssize(own)};
+  if (Status s = Meet(&hosts_); !s.ok()) return s;
+  const bool same = hosts_.SameSizes();
+  for (size_t other = 0; other < hosts_.given.size() && same; ++other) {
+    std::memcpy(all.data() + other * own.size(), hosts_.given[other].data, own.size());
+  }
+  if (Status s = Meet(&hosts_); !s.ok()) return s;
   return same ? OkStatus() : UnequalSizes();
 }
 

@@ -55,6 +55,7 @@ class ThreadGroup final : public RankGroup {
   Status AllReduceSum(int rank, float* data, int64_t count);
   Status AllGather(int rank, const SharedColumns& matrix);
   Status Broadcast(Place* place, int rank, std::span<std::byte> data, int from);
+  Status GatherOnHost(int rank, std::span<const std::byte> own, std::span<std::byte> all);
   void Leave(int rank, const Status& status);
 
   const std::function<void()> on_leave_;

@@ -94,6 +94,7 @@ TEST(ThreadGroupTest, BroadcastsAndDecisions) {
     }
     const Result<int64_t> first = communicator.OfFirst(10 * rank + 7);
     EXPECT_TRUE(first.ok() && *first == 7);
+    EXPECT_TRUE(HostsGather(communicator).ok());
     return OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status.message();

@@ -1,0 +1,129 @@
+#include "engine/head_assignment.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "headway/refusal.h"
+#include "headway/types.h"
+#include "kv/policy/eviction_budgets.h"
+
+namespace headway {
+namespace {
+
+using plan::AssignmentMethod;
+
+constexpr std::array<std::pair<AssignmentMethod, const char*>, 3> kNames = {{
+    {AssignmentMethod::kBalanced, "balanced"},
+    {AssignmentMethod::kFairKv, "fairkv"},
+    {AssignmentMethod::kStatic, "static"},
+}};
+
+Status Wrong(Message message) {
+  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
+}
+
+// What heads keep of a prompt that is longer than any of them keeps, by the profile of the
+// assignment, or that of the eviction.
+kv::EvictionPolicy PolicyOfLoads(const Settings& settings) {
+  kv::EvictionPolicy policy = settings.eviction;
+  if (settings.assignment_shares.empty()) return policy;
+  policy.profiled = true;
+  policy.shares = settings.assignment_shares;
+  return policy;
+}
+
+plan::HeadLoads LoadsOf(const ModelShape& shape, const kv::EvictionPolicy& policy) {
+  const auto heads = static_cast<size_t>(shape.kv_heads);
+  plan::HeadLoads loads(static_cast<size_t>(shape.layers), std::vector<double>(heads, 1.0));
+  if (!policy.profiled) return loads;
+  const std::vector<int64_t> budgets =
+      kv::HeadBudgets(policy, shape.layers, shape.kv_heads, kMaxLength);
+  for (size_t i = 0; i < budgets.size(); ++i) {
+    loads[i / heads][i % heads] = static_cast<double>(budgets[i]);
+  }
+  return loads;
+}
+
+}  // namespace
+
+RankHeads HeadAssignment::Of(int rank) const {
+  RankHeads heads = {static_cast<int>(loads.front().size()), rank, {}};
+  heads.ranks.resize(assignment.layers.front().loads.size());
+  for (size_t of = 0; of < heads.ranks.size(); ++of) {
+    for (const plan::LayerAssignment& layer : assignment.layers) {
+      heads.ranks[of].push_back({plan::HeadsOf(layer, static_cast<int>(of))});
+    }
+  }
+  return heads;
+}
+
+Result<AssignmentMethod> ReadAssignment(const EngineOptions& options) {
+  const EngineOptions absent;
+  const std::pair<bool, Option> given[] = {
+      {options.assignment != absent.assignment, Option::kAssignment},
+      {!options.assignment_profile.empty(), Option::kAssignmentProfile}};
+  for (const auto& [is_given, option] : given) {
+    if (is_given && options.tensor_parallel == 1) {
+      return Wrong(
+          {option, " says which rank has which heads; it needs ", Option::kTensorParallel});
+    }
+  }
+  if (!options.assignment_profile.empty() && options.evict == absent.evict) {
+    return Wrong({Option::kAssignmentProfile, " says what heads keep of prompts; it needs ",
+                  Option::kEvict});
+  }
+  for (const auto& [method, name] : kNames) {
+    if (options.assignment == name) return method;
+  }
+  return Wrong({Option::kAssignment,
+                ": unknown '" + options.assignment + "'; there are balanced, fairkv, static"});
+}
+
+const char* AssignmentName(AssignmentMethod method) {
+  for (const auto& [known, name] : kNames) {
+    if (known == method) return name;
+  }
+  return "none";
+}
+
+HeadAssignment AssignHeads(const ModelShape& shape, const Settings& settings) {
+  const kv::EvictionPolicy policy = PolicyOfLoads(settings);
+  HeadAssignment made;
+  made.method = settings.assignment;
+  made.profiled = policy.profiled;
+  made.loads = LoadsOf(shape, policy);
+  plan::AssignmentRequest request;
+  request.loads = made.loads;
+  request.ranks = settings.ranks;
+  request.most_heads = CeilDiv(shape.kv_heads, settings.ranks);
+  made.assignment = plan::Assign(request, made.method);
+  made.static_busy = plan::Assign(request, AssignmentMethod::kStatic).BusyShare();
+  return made;
+}
+
+RanksReport RanksReportOf(const HeadAssignment& assignment) {
+  const std::vector<plan::LayerAssignment>& layers = assignment.assignment.layers;
+  const size_t ranks = layers.front().loads.size();
+  const double seconds = assignment.assignment.Seconds();
+  RanksReport report;
+  report.assignment = AssignmentName(assignment.method);
+  report.profiled = assignment.profiled;
+  report.busy_share = assignment.assignment.BusyShare();
+  report.static_busy_share = assignment.static_busy;
+  report.keys.assign(ranks, 0.0);
+  for (const plan::LayerAssignment& layer : layers) {
+    std::vector<std::vector<int>>& heads = report.heads.emplace_back();
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      report.keys[rank] += layer.loads[rank];
+      heads.push_back(plan::HeadsOf(layer, static_cast<int>(rank)));
+    }
+  }
+  for (const double keys : report.keys) report.busy.push_back(keys / seconds);
+  return report;
+}
+
+}  // namespace headway

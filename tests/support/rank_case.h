@@ -1,0 +1,63 @@
+// What tests of ranks in one process share: golden models and placements of their heads.
+#ifndef HEADWAY_TESTS_SUPPORT_RANK_CASE_H_
+#define HEADWAY_TESTS_SUPPORT_RANK_CASE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/head_set.h"
+#include "base/random.h"
+#include "model/weights/open_weights.h"
+#include "parallel/local/local_group.h"
+#include "support/golden.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+
+using Placement = std::vector<std::vector<HeadSet>>;  // [ranks][layers]
+
+// Each head of each layer at some rank, so that some have more than others and some have none.
+inline Placement RandomPlacement(const ModelShape& shape, int ranks, uint64_t seed) {
+  Random random(seed);
+  Placement placement(static_cast<size_t>(ranks),
+                      std::vector<HeadSet>(static_cast<size_t>(shape.layers)));
+  for (size_t layer = 0; layer < static_cast<size_t>(shape.layers); ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      placement[static_cast<size_t>(random.Below(ranks))][layer].heads.push_back(head);
+    }
+  }
+  return placement;
+}
+
+struct Case {
+  Golden golden;
+  ModelConfig config;
+
+  explicit Case(const std::string& name) {
+    Result<Golden> read = LoadGolden(*Env::Default(), name);
+    EXPECT_TRUE(read.ok()) << read.status().message();
+    golden = std::move(*read);
+    config = *ReadModelConfig(*Env::Default(), golden.folder);
+    const std::unique_ptr<WeightSource> source = *OpenWeights(*Env::Default(), golden.folder);
+    config.shape.dtype = *CacheDType(config, *source);
+  }
+  int64_t length() const { return std::ssize(golden.prompt) + std::ssize(golden.tokens); }
+};
+
+// On a GPU all ranks have the first one.
+inline std::unique_ptr<RankGroup> NewGroup(int ranks) {
+  const std::vector<int> gpus(TestDevice() == "cpu" ? 0 : static_cast<size_t>(ranks), 0);
+  Result<std::unique_ptr<RankGroup>> group = NewLocalGroup(ranks, gpus);
+  EXPECT_TRUE(group.ok()) << group.status().message();
+  return std::move(*group);
+}
+
+}  // namespace headway::testing
+
+#endif  // HEADWAY_TESTS_SUPPORT_RANK_CASE_H_
