@@ -237,6 +237,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     kv::CacheFormat kept;  // of one page of a head
     kept.page = {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding};
     request.kept.closed_bytes = static_cast<double>(kept.slab_bytes()) / basis.page_slots;
+    request.kept.summary_bytes = kv::DemotionPolicy::SummaryBytes(config.shape.head_dim);
   }
   TakeWeights(inputs, workload, &request);
   request.chunk = std::min(

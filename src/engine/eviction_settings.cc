@@ -318,7 +318,10 @@ plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int6
     return std::max<int64_t>(1, policy.MeanOf(length) + demoted(length));
   };
   kept.by_cores = false;
-  if (!host_reads_device) kept.on_host = demoted;
+  if (host_reads_device || !policy.demotion.demotes()) return kept;
+  kept.on_host = demoted;
+  kept.best_of = [policy](int64_t length) { return length - policy.MeanOf(length); };
+  kept.refresh = static_cast<double>(policy.demotion.refresh);
   return kept;
 }
 

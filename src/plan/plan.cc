@@ -9,6 +9,7 @@
 #include "headway/plan.h"
 #include "plan/choose.h"
 #include "plan/fit.h"
+#include "plan/selection_cost.h"
 #include "plan/words.h"
 
 namespace headway::plan {
@@ -139,6 +140,27 @@ void Predict(const PlanRequest& request, Plan* plan) {
                           request.kept.count ? request.kept.lengths : request.lengths);
 }
 
+namespace {
+
+// What choosing tokens on the host, and reading these where they lie, adds to a decode step:
+// attention waits for both.
+double ChosenOnHostSeconds(const MachineProfile& machine, const KeptTokens& kept, Subject subject,
+                           std::span<const int64_t> lengths) {
+  if (!kept.best_of || !kept.on_host) return 0.0;
+  subject.selection.summary_bytes = kept.summary_bytes;
+  double seconds = 0.0;
+  for (const int64_t length : lengths) {
+    const auto all = static_cast<double>(kept.best_of(length));
+    const double bytes =
+        static_cast<double>(kept.on_host(length)) * subject.shape.kv_heads * HeadBytes(subject);
+    if (all > 0.0) seconds += ChoiceSeconds(machine, subject, all) / kept.refresh;
+    seconds += bytes / InPlaceRate(machine);
+  }
+  return seconds * subject.shape.layers;
+}
+
+}  // namespace
+
 StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, const Plan& plan,
                   const std::vector<int64_t>& lengths) {
   Subject subject = SubjectOf(request, plan.cache);
@@ -158,7 +180,12 @@ StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, con
       std::reduce(kept.begin(), kept.end(), int64_t{0}) - on_host;
   steps.slabs[static_cast<size_t>(Tier::kHost)] = on_host;
   steps.host_share = on_host > 0 && request.kept.by_cores ? 1.0 : 0.0;
-  return PredictDecode(machine, subject, ExecutionOf(steps, kept), kept);
+  StepTime step = PredictDecode(machine, subject, ExecutionOf(steps, kept), kept);
+  const double chosen = ChosenOnHostSeconds(machine, request.kept, subject, lengths);
+  step.attention += chosen;
+  step.seconds += chosen;
+  step.busy[static_cast<size_t>(CostLane::kDevice)] += chosen;
+  return step;
 }
 
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {

@@ -109,6 +109,11 @@ struct KeptTokens {
   std::function<int64_t(int64_t length)> on_host = nullptr;  // of these; null: none
   bool by_cores = true;       // the host's cores attend to the latter; else they cross the bus
   double closed_bytes = 0.0;  // of them, as Subject::closed_bytes; 0: as of the others
+  // Those on the host are the best of so many, by summaries of so many bytes a token, chosen anew
+  // every `refresh` steps, and read where they lie; null: they are not chosen.
+  std::function<int64_t(int64_t length)> best_of = nullptr;
+  double summary_bytes = 0.0;
+  double refresh = 1.0;
 };
 
 struct MemoryRow {

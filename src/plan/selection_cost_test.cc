@@ -65,6 +65,29 @@ TEST(SelectionCost, APromptScoresBlocksByPooledQueries) {
   EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 2e9, 1e-12);
 }
 
+// Kept tokens of 1,000, and the best 512 of the others where these lie, on the host.
+TEST(SelectionCost, ChoosingWhatWasLetGoAddsToAStep) {
+  MachineProfile machine = Simple();
+  machine.selection = {{{1.0, 1e11}}};
+  machine.read_in_place = 5e10;
+  PlanRequest request = OnDevice(20000, kGiB);
+  request.machine = &machine;
+  request.kept.lengths = request.lengths;
+  request.kept.count = [](int64_t) { return 1512; };
+  request.kept.on_host = [](int64_t) { return 512; };
+  request.kept.by_cores = false;
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const double before = DecodeAt(machine, request, *plan, request.lengths).seconds;
+  request.kept.best_of = [](int64_t length) { return length - 1000; };
+  request.kept.summary_bytes = 10.0;
+  request.kept.refresh = 2.0;
+  const double choosing = 4 * 19000 * 10.0 / 1e11 / 2.0;
+  const double reading = 512 * 4 * 2 * 64 * 2 / 5e10;
+  EXPECT_NEAR(DecodeAt(machine, request, *plan, request.lengths).seconds,
+              before + 8 * (choosing + reading), 1e-12);
+}
+
 TEST(SelectionCost, AttentionToListedKeysHasItsOwnRate) {
   Subject subject = Choosing();
   MachineProfile machine = Simple();

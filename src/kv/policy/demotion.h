@@ -21,6 +21,10 @@ struct DemotionPolicy {
   int64_t refresh = 1;  // decode steps of a sequence, one after the other, that one choice serves
 
   bool demotes() const { return keys > 0; }
+  // Of a token of a head.
+  static double SummaryBytes(int head_dim) {
+    return static_cast<double>(kSummary.bytes(head_dim)) / kSummary.block_slots;
+  }
   // That a head reads in a step, at most.
   int64_t blocks() const { return CeilDiv(keys, int64_t{kSummary.block_slots}); }
 };
