@@ -6,12 +6,16 @@
 //   twice     the same in two looks; it must move the candidates' means and sketches, too
 //   among     SelectBlocks among candidates that an earlier call has listed, by their summaries,
 //             which it must move
+//   pages     SelectBlocks of pages by their summaries, which must be moved, and among their blocks
 //   attend    AttendBlocks of the lists; it must move the listed keys and values
 //   both      one behind the other
 //   apart     AttendBlocks, Attend to open pages and Merge: where other paths add states
 //   rest      AttendBlocks with its rest: what the three do, in one call
 //   layer     select and rest, as a decode step has them
-//   cached    the same with pages on the host and a cache that holds nine tenths of what is listed
+//   paged     the same with pages in front of blocks
+//   eighth    the same where one search of pages is for eight steps
+//   cached    layer with pages on the host and a cache that holds nine tenths of what is listed
+//   cached/8  the same of eighth
 //
 //   selection_bench [DEVICE [DEVICE_GB_S [HOST_GB_S]]]            by default cuda 3350 51
 #include <algorithm>
@@ -46,6 +50,10 @@ constexpr SummaryFormat kSummary = {
 // Listed of a head, on average: far keys, and the first and last of the context.
 constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
 constexpr SummaryFormat kOneLook = {.kind = SummaryKind::kMoments, .block_slots = 16};
+// In front of blocks.
+constexpr int kRun = kDefaultPageSlots / kOneLook.block_slots;
+constexpr SummaryFormat kOfPages = {.kind = SummaryKind::kMoments, .block_slots = kDefaultPageSlots};
+constexpr int kSearchSteps = 8;                                       // that one search may be for
 constexpr int64_t kCandidates = 8 * kFarKeys / kSummary.block_slots;  // of a second look
 // Keys of open pages.
 constexpr int64_t kOpenKeys = 33;
@@ -57,7 +65,11 @@ struct Rates {
   double host = 0;
 };
 
-// Some layers of one context, so many that no cache holds their summaries. They share pages.
+// How a step chooses: one look at blocks; one at pages in front, in each step or in every eighth.
+enum class Choice { kBlocks, kPages, kPagesRarely };
+
+// Some layers of one context, so many that no cache holds their summaries, nor those of their
+// candidates. They share pages.
 class Context {
  public:
   Context(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding, Place place)
@@ -71,7 +83,8 @@ class Context {
     compute_ = Unwrap(device.NewStream(Lane::kCompute));
     LayOut();
     constexpr int64_t kCached = int64_t{128} << 20;
-    layers_ = static_cast<int>(std::max<int64_t>(2, CeilDiv(kCached, segments_ * summary_bytes_)));
+    layers_ = static_cast<int>(
+        std::max(CeilDiv(kCached, segments_ * summary_bytes_), CeilDiv(kCached, among_bytes())));
     slabs_ = Fill(segments_ * slab_bytes_, place);
     summaries_ = Fill(layers_ * segments_ * summary_bytes_, Place::kDevice);
     q_ = Fill(int64_t{kHeads} * kGroup * kHeadDim * 4, Place::kDevice);
@@ -95,7 +108,7 @@ class Context {
     twice_ = budget_;
     twice_.candidates = kCandidates;
     candidate_capacity_ = twice_.OfCandidates().Capacity(blocks_, kHeads);
-    candidates_ = Zeros(kHeads * (candidate_capacity_ + 1) * 4);
+    candidates_ = Zeros(layers_ * candidate_lists() * 4);
     scratch_ =
         Zeros(SelectScratchBytes(kHeads, kGroup, blocks_, segments_, 1, candidate_capacity_));
   }
@@ -110,6 +123,9 @@ class Context {
   int64_t among_bytes() const {
     const int64_t near = (kFirstKeys + kLastKeys) / kSummary.block_slots;
     return kHeads * (kCandidates + near) * kOneLook.bytes(kHeadDim);
+  }
+  int64_t paged_bytes() const {
+    return kHeads * (blocks_ / kRun) * kOfPages.bytes(kHeadDim) + among_bytes();
   }
   int64_t attend_bytes() const {
     const int64_t pages = (kFarKeys + kFirstKeys + kLastKeys) / format_.page_slots;
@@ -127,11 +143,41 @@ class Context {
     item.blocks = reinterpret_cast<int32_t*>(lists_->data()) + kHeads;
     item.capacity = capacity_;
     item.counts = reinterpret_cast<int32_t*>(lists_->data());
-    item.candidates = {reinterpret_cast<int32_t*>(candidates_->data()) + kHeads,
-                       candidate_capacity_, reinterpret_cast<int32_t*>(candidates_->data())};
+    item.candidates = CandidatesOf(layer);
     item.candidates_listed = candidates == Candidates::kListed;
     item.scratch = scratch_->data();
     kernels_.SelectBlocks(*compute_, format_, summary, kGroup, kScale, {&item, 1});
+  }
+  // By pages, and among their blocks.
+  enum class Search { kNow, kBefore };
+  void SelectByPages(int layer, Search search) {
+    SelectItem item;
+    item.q = q_->data();
+    item.keys = Keys(layer);
+    item.budget = twice_;
+    item.blocks = reinterpret_cast<int32_t*>(lists_->data()) + kHeads;
+    item.capacity = capacity_;
+    item.counts = reinterpret_cast<int32_t*>(lists_->data());
+    item.candidates = CandidatesOf(layer);
+    item.candidates.run = kRun;
+    item.candidates_listed = true;
+    item.scratch = scratch_->data();
+    if (search == Search::kNow) {
+      SelectItem pages = item;
+      pages.keys = PageKeys(layer);
+      pages.budget = twice_.OfCoarse(kRun);
+      pages.blocks = item.candidates.blocks;
+      pages.capacity = item.candidates.capacity;
+      pages.counts = item.candidates.counts;
+      pages.candidates = {};
+      kernels_.SelectBlocks(*compute_, format_, kOfPages, kGroup, kScale, {&pages, 1});
+    }
+    kernels_.SelectBlocks(*compute_, format_, kOneLook, kGroup, kScale, {&item, 1});
+  }
+  void Choose(Choice choice, int layer, int step) {
+    if (choice == Choice::kBlocks) return Select(layer, budget_);
+    const bool now = choice == Choice::kPages || step % kSearchSteps == 0;
+    SelectByPages(layer, now ? Search::kNow : Search::kBefore);
   }
   // Without its rest, which others do, or with it.
   enum class Rest { kApart, kTogether };
@@ -179,14 +225,14 @@ class Context {
     merge.o = result_->data();
     kernels_.Merge(*compute_, kHeadDim, {&merge, 1});
   }
-  // Microseconds of work(layer), the best of some rounds over all layers.
-  double Measure(const std::function<void(int)>& work) {
-    const int count = layers_ * static_cast<int>(CeilDiv(64, layers_));
+  // Microseconds of work(layer, step), the best of some rounds of eight steps through all layers.
+  double Measure(const std::function<void(int, int)>& work) {
+    const int count = layers_ * kSearchSteps;
     double best = 0.0;
     for (int round = 0; round < 6; ++round) {
       Require(compute_->Synchronize());
       const int64_t start = Env::Default()->NowNanos();
-      for (int i = 0; i < count; ++i) work(i % layers_);
+      for (int i = 0; i < count; ++i) work(i % layers_, i / layers_);
       Require(compute_->Synchronize());
       const double us = static_cast<double>(Env::Default()->NowNanos() - start) * 1e-3 / count;
       if (round == 1 || (round > 1 && us < best)) best = us;  // the first warms up
@@ -198,49 +244,65 @@ class Context {
     const double attend_us = static_cast<double>(attend_bytes()) /
                              (place_ == Place::kDevice ? rates.device : rates.host);
     Row(name, "select", select_bytes(), select_us,
-        Measure([this](int layer) { Select(layer, budget_); }));
+        Measure([this](int layer, int) { Select(layer, budget_); }));
     Row(name, "twice", twice_bytes(), static_cast<double>(twice_bytes()) / rates.device,
-        Measure([this](int layer) { Select(layer, twice_); }));
+        Measure([this](int layer, int) { Select(layer, twice_); }));
     // Behind the row above: candidates are there.
     Row(name, "among", among_bytes(), static_cast<double>(among_bytes()) / rates.device,
-        Measure([this](int layer) { Select(layer, twice_, kOneLook, Candidates::kListed); }));
+        Measure([this](int layer, int) { Select(layer, twice_, kOneLook, Candidates::kListed); }));
     Row(name, "attend", attend_bytes(), attend_us,
-        Measure([this](int layer) { Attend(layer, Rest::kApart); }));
+        Measure([this](int layer, int) { Attend(layer, Rest::kApart); }));
     Row(name, "both", select_bytes() + attend_bytes(), select_us + attend_us,
-        Measure([this](int layer) {
+        Measure([this](int layer, int) {
           Select(layer, budget_);
           Attend(layer, Rest::kApart);
         }));
     Row(name, "apart", attend_bytes(), attend_us,
-        Measure([this](int layer) { AttendApart(layer); }));
+        Measure([this](int layer, int) { AttendApart(layer); }));
     Row(name, "rest", attend_bytes(), attend_us,
-        Measure([this](int layer) { Attend(layer, Rest::kTogether); }));
-    Row(name, "layer", select_bytes() + attend_bytes(), select_us + attend_us,
-        Measure([this](int layer) {
-          Select(layer, budget_);
-          Attend(layer, Rest::kTogether);
-        }));
-    if (place_ == Place::kHost) PrintCached(name, rates);
+        Measure([this](int layer, int) { Attend(layer, Rest::kTogether); }));
+    const double paged_us = static_cast<double>(paged_bytes()) / rates.device;
+    const double among_us = static_cast<double>(among_bytes()) / rates.device;
+    const double eighth_us = among_us + (paged_us - among_us) / kSearchSteps;
+    const auto eighth_bytes = static_cast<int64_t>(eighth_us * rates.device);
+    Row(name, "pages", paged_bytes(), paged_us,
+        Measure([this](int layer, int) { SelectByPages(layer, Search::kNow); }));
+    const auto layer_of = [&](const char* call, Choice choice, int64_t bytes, double us) {
+      Row(name, call, bytes + attend_bytes(), us + attend_us,
+          Measure([this, choice](int layer, int step) {
+            Choose(choice, layer, step);
+            Attend(layer, Rest::kTogether);
+          }));
+    };
+    layer_of("layer", Choice::kBlocks, select_bytes(), select_us);
+    layer_of("paged", Choice::kPages, paged_bytes(), paged_us);
+    layer_of("eighth", Choice::kPagesRarely, eighth_bytes, eighth_us);
+    if (place_ != Place::kHost) return;
+    PrintCached(
+        name, "cached", Choice::kBlocks,
+        {select_us + 0.9 * attend_bytes() / rates.device + 0.1 * attend_us, select_bytes()});
+    PrintCached(name, "cached/8", Choice::kPagesRarely,
+                {eighth_us + 0.9 * attend_bytes() / rates.device + 0.1 * attend_us, eighth_bytes});
   }
   // A tenth of the segments have another version in each call: their blocks are not found.
-  void PrintCached(const char* name, const Rates& rates) {
+  struct Floor {
+    double us = 0.0;
+    int64_t choice_bytes = 0;
+  };
+  void PrintCached(const char* name, const char* call, Choice choice, Floor floor) {
     MakeCache();
     Random random(1);
-    const double us = Measure([&](int layer) {
+    const double us = Measure([&](int layer, int step) {
       for (int64_t i = 0; i < segments_; ++i) {
         SegmentPlace& place = places_[static_cast<size_t>(layer * segments_ + i)];
         if (place.version == 0 || random.Below(10) == 0) place.version = ++last_version_;
       }
       ++cache_.step;
-      Select(layer, budget_);
-      Attend(layer, Rest::kApart);
+      Choose(choice, layer, step);
+      Attend(layer, Rest::kTogether);
     });
     cache_.lines = nullptr;
-    const auto bytes = static_cast<double>(attend_bytes());
-    Row(name, "cached", select_bytes() + attend_bytes(),
-        (static_cast<double>(select_bytes()) + 0.9 * bytes) / rates.device +
-            0.1 * bytes / rates.host,
-        us);
+    Row(name, call, floor.choice_bytes + attend_bytes(), floor.us, us);
     std::array<uint64_t, BlockCache::kReads> reads = {};
     compute_->Copy(reinterpret_cast<std::byte*>(reads.data()),
                    reinterpret_cast<const std::byte*>(cache_.reads), sizeof(reads));
@@ -272,7 +334,7 @@ class Context {
   int64_t open_stride() const { return static_cast<int64_t>(format_.bytes()); }
   bool encoded() const { return format_.encoding != Encoding::kNone; }
   static void Row(const char* name, const char* call, int64_t bytes, double floor, double us) {
-    std::printf("%-28s %-7s %9.2f MB %8.1f us %8.1f us at least %5.0f %%\n", name, call,
+    std::printf("%-28s %-8s %9.2f MB %8.1f us %8.1f us at least %5.0f %%\n", name, call,
                 static_cast<double>(bytes) * 1e-6, us, floor, 100 * floor / us);
     std::fflush(stdout);
   }
@@ -296,12 +358,31 @@ class Context {
     keys_.scales_head_stride = 2 * keys_.segment_blocks;
     keys_.sketch_offset = keys_.scales_offset + kHeads * keys_.scales_head_stride * 4;
     keys_.sketch_head_stride = keys_.segment_blocks * kSummary.sketch_bytes(kHeadDim);
-    summary_bytes_ = keys_.sketch_offset + kHeads * keys_.sketch_head_stride;
+    // Those of pages lie behind.
+    page_offset_ = keys_.sketch_offset + kHeads * keys_.sketch_head_stride;
+    summary_bytes_ = page_offset_ + kHeads * kSegmentPages * kOfPages.bytes(kHeadDim);
   }
   BlockedKeys Keys(int layer) const {
     BlockedKeys keys = keys_;
     keys.segments = {places_.data() + layer * segments_, static_cast<size_t>(segments_)};
     return keys;
+  }
+  BlockedKeys PageKeys(int layer) const {
+    BlockedKeys keys = Keys(layer);
+    keys.blocks /= kRun;
+    keys.segment_blocks = kSegmentPages;
+    keys.codes_offset = page_offset_;
+    keys.codes_head_stride = kSegmentPages * kOfPages.code_bytes(kHeadDim);
+    keys.scales_offset = page_offset_ + kHeads * keys.codes_head_stride;
+    keys.scales_head_stride = 2 * kSegmentPages;
+    return keys;
+  }
+  // Counts, then lists, of one layer.
+  int64_t candidate_lists() const { return kHeads * (candidate_capacity_ + 1); }
+  CandidateLists CandidatesOf(int layer) const {
+    auto* const counts =
+        reinterpret_cast<int32_t*>(candidates_->data()) + layer * candidate_lists();
+    return {counts + kHeads, candidate_capacity_, counts};
   }
   std::unique_ptr<Buffer> Zeros(int64_t bytes) {
     return Unwrap(device_.Allocate(memory_, static_cast<size_t>(bytes), "benchmark"));
@@ -339,7 +420,8 @@ class Context {
   const int64_t blocks_;
   const int64_t segments_;
   int layers_ = 0;
-  int64_t page_ = 0, slab_bytes_ = 0, summary_bytes_ = 0, capacity_ = 0, parts_ = 0;
+  int64_t page_ = 0, slab_bytes_ = 0, summary_bytes_ = 0, page_offset_ = 0, capacity_ = 0,
+          parts_ = 0;
   int64_t candidate_capacity_ = 0;
   BlockedKeys keys_;
   SelectionBudget budget_, twice_;

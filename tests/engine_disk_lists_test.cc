@@ -72,7 +72,7 @@ TEST_P(DiskLists, WherePagesLieNeverChangesABit) {
   const std::vector<TokenId> tokens = RandomTokens(400, 96, 31);
   for (const kv::SelectionPolicy& policy :
        {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kPairs),
-        TwoLooks(40), KeepsCandidates(40, 5)}) {
+        TwoLooks(40), KeepsCandidates(40, 5), SearchesPages(40, 5)}) {
     for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
       HarnessConfig config = HarnessConfig::Default();
       config = OnDisk(config, 1 << 20);

@@ -77,7 +77,7 @@ TEST_P(DiskSession, APauseNeverChangesABit) {
   int file = 0;
   for (const kv::SelectionPolicy& policy :
        {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kPairs),
-        TwoLooks(40), KeepsCandidates(40, 5)}) {
+        TwoLooks(40), KeepsCandidates(40, 5), SearchesPages(40, 5)}) {
     for (const int group_heads : {0, 1}) {
       HarnessConfig config = HarnessConfig::Default();
       config.group_heads = group_heads;

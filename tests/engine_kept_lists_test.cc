@@ -278,7 +278,8 @@ TEST_P(KeptLists, ForksAndCutsKeepTheirSummaries) {
   kv::SelectionPolicy rarely = TwoLooks(24);
   rarely.refresh = 5;
   rarely.candidates_refresh = 15;
-  for (const kv::SelectionPolicy& policy : {candidates, rarely, KeepsSurvivors(24, 8, 4, 2)}) {
+  for (const kv::SelectionPolicy& policy :
+       {candidates, rarely, SearchesPages(24, 4), KeepsSurvivors(24, 8, 4, 2)}) {
     for (const int64_t page_cache : {0, 1 << 20}) {
       HarnessConfig config = HarnessConfig::Default();
       config.selection = policy;

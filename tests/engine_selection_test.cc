@@ -98,7 +98,7 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
   for (const kv::SelectionPolicy& policy :
        {PolicyOf(40), PolicyOf(40, SummaryKind::kBoxes), PolicyOf(40, SummaryKind::kMasses),
         PolicyOf(40, SummaryKind::kStages), KeepsSurvivors(40, 6, 3, 1), TwoLooks(40),
-        KeepsCandidates(40, 5), Bounded(16, 0.4)}) {
+        KeepsCandidates(40, 5), SearchesPages(40), Bounded(16, 0.4)}) {
     HarnessConfig config = HarnessConfig::Default();
     config.selection = policy;
     const LogitRows expected = RunTokens(*model, config, tokens, 40);
@@ -237,6 +237,31 @@ TEST_P(Selection, ASecondLookChooses) {
   // As many candidates as keys are chosen: one look.
   config.selection.breadth = 1;
   ExpectSameBits(once, RunTokens(*model, config, tokens, 10), "one look");
+}
+
+// A search of pages finds other candidates than one of blocks; where all are candidates, it says
+// nothing.
+TEST_P(Selection, ASearchOfPagesChooses) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 18);
+  config.selection = KeepsCandidates(24, 1);
+  const LogitRows by_blocks = RunTokens(*model, config, tokens, 10);
+  config.selection.breadth = 1 << 20;
+  const LogitRows all = RunTokens(*model, config, tokens, 10);
+  config.selection = SearchesPages(24);
+  EXPECT_NE(by_blocks.back(), RunTokens(*model, config, tokens, 10).back());
+  config.selection.breadth = 1 << 20;
+  ExpectSameBits(all, RunTokens(*model, config, tokens, 10), "all pages are candidates");
+  config.selection = SearchesPages(24);
+  config.selection.summary.sketch = SketchKind::kTwoBits;
+  const LogitRows sketched = RunTokens(*model, config, tokens, 10);
+  config.selection.breadth = 1 << 20;
+  const LogitRows by_sketches = RunTokens(*model, config, tokens, 10);
+  EXPECT_NE(sketched.back(), by_sketches.back());
+  config.selection = TwoLooks(24);
+  config.selection.breadth = 1 << 20;
+  ExpectSameBits(by_sketches, RunTokens(*model, config, tokens, 10), "all by their sketches");
 }
 
 // A share of the keys grows from step to step, beyond the fixed number.

@@ -122,7 +122,7 @@ TEST(SparseDraftKinds, EveryPolicyDrafts) {
   kv::SelectionPolicy refreshed = PolicyOf(32);
   refreshed.refresh = 4;
   for (const kv::SelectionPolicy& policy :
-       {TwoLooks(32), KeepsCandidates(32, 4), refreshed, Bounded(16, 0.3),
+       {TwoLooks(32), KeepsCandidates(32, 4), refreshed, SearchesPages(32), Bounded(16, 0.3),
         PolicyOf(32, SummaryKind::kBoxes), PolicyOf(32, SummaryKind::kMasses)}) {
     HarnessConfig config;
     config.selection = Drafting(policy);

@@ -132,6 +132,10 @@ struct EngineOptions {
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.
   int sparse_looks = 1;
+  // 2: whole pages have summaries, too. A search looks at these alone, and lists pages with eight
+  // times the keys, among whose blocks each token chooses. Decode alone, with pages, quest and
+  // infllm.
+  int sparse_levels = 1;
   // Tokens of a sequence that one choice is for: the ones behind the first read the same keys,
   // unless a page of the cache is filled between.
   int64_t sparse_refresh = 1;

@@ -65,6 +65,7 @@ kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
   store.staging_slabs = cut.staging_slabs;
   store.format.summary =
       basis.salience.reselects() ? kv::SalientBlocks::kSummary : basis.selection.summary;
+  store.format.page_summaries = basis.selection.searches_pages();
   store.summary_frames = SummaryFrames(basis, store.format);
   store.bounce_slabs = cut.bounce_slabs;
   return store;

@@ -218,14 +218,21 @@ Status CheckSelection(const LayoutBasis& basis) {
          "window; use ",
          Option::kDevice, " cpu"});
   }
-  if (basis.kernels->SupportsSelection(page, summary, shape.group())) return OkStatus();
+  const auto supports = [&](const SummaryFormat& blocks) {
+    return basis.kernels->SupportsSelection(page, blocks, shape.group());
+  };
+  const bool pages = basis.selection.searches_pages();
+  if (supports(summary) && (!pages || supports({summary.kind, basis.page_slots}))) {
+    return OkStatus();
+  }
   const Option asked = reselects ? Option::kHgcaReselect
                        : demotes ? Option::kEvicted
                                  : AskedForBy(basis.selection);
-  return Unsupported({asked, ": this device does not choose blocks of " +
-                                 std::to_string(summary.block_slots) + " keys with heads of " +
-                                 std::to_string(shape.head_dim) + " elements and groups of " +
-                                 std::to_string(shape.group())});
+  return Unsupported(
+      {asked, ": this device does not choose blocks of " + std::to_string(summary.block_slots) +
+                  (pages ? " keys, or of pages, with heads of " : " keys with heads of ") +
+                  std::to_string(shape.head_dim) + " elements and groups of " +
+                  std::to_string(shape.group())});
 }
 
 }  // namespace headway

@@ -187,6 +187,19 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
     }
     policy->breadth = kBreadth;
   }
+  if (options.sparse_levels < 1 || options.sparse_levels > 2) {
+    return Wrong({Option::kSelector, " has summaries of one level or two"});
+  }
+  if (options.sparse_levels == 2) {
+    if (!HasSummaries(policy->summary.kind) || block == options.page_slots) {
+      return Wrong({Option::kSelector,
+                    ": summaries of pages in front of those of blocks need pages, quest or infllm, "
+                    "and blocks that are smaller than pages of " +
+                        std::to_string(options.page_slots)});
+    }
+    policy->breadth = kBreadth;
+    policy->search_slots = options.page_slots;
+  }
   return OkStatus();
 }
 
@@ -213,7 +226,7 @@ Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
   if (options.sparse_top_p > 0.0) {
     return Wrong({"give ", Option::kSparseEpsilon, " or ", Option::kSparseTopP, ", not both"});
   }
-  if (options.sparse_looks != 1 || options.sparse_refresh != 1 ||
+  if (options.sparse_looks != 1 || options.sparse_levels != 1 || options.sparse_refresh != 1 ||
       options.sparse_candidates_refresh != 1) {
     return Wrong({Option::kSparseEpsilon,
                   " bounds the error of one look, made for each token; leave out second looks and "
@@ -248,7 +261,7 @@ Status CheckSelector(const EngineOptions& options, const Settings& settings) {
     return Wrong(std::move(refused));
   }
   const bool chooses = options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
-                       options.sparse_candidates_refresh > 1;
+                       options.sparse_levels != 1 || options.sparse_candidates_refresh > 1;
   if (chooses && !drafts) {
     return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
   }

@@ -64,6 +64,12 @@ TEST(Settings, SelectionIsRead) {
   EXPECT_EQ(policy.candidates_refresh, 8);
   EXPECT_EQ(policy.CandidatesAt(1 << 20), 8 * 2048);
   options.sparse_candidates_refresh = 1;
+  options.sparse_levels = 2;
+  policy = ReadSettings(options)->selection;
+  EXPECT_TRUE(policy.searches_pages());
+  EXPECT_EQ(policy.search_run(), options.page_slots / 16);
+  EXPECT_EQ(policy.CandidatesAt(1 << 20), 8 * 2048);
+  options.sparse_levels = 1;
   options.selector = "quest";
   policy = ReadSettings(options)->selection;
   EXPECT_EQ(policy.summary.kind, SummaryKind::kBoxes);
@@ -151,6 +157,18 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
             std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_looks = 3; }).find("once or twice"),
             std::string::npos);
+  const auto levels = [](EngineOptions& o) { o.sparse_levels = 2; };
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_levels = 0; }).find("one level or two"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) { levels(o), o.selector = "oracle"; }).find("need pages"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) {
+              levels(o), o.sparse_block = o.page_slots;
+            }).find("smaller than pages"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) { levels(o), o.sparse_epsilon = 0.1; }).find("one look"),
+            std::string::npos);
+  EXPECT_NE(wrong([&](EngineOptions& o) { levels(o), o.selector = "none"; }), "");
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_share = 1.5; }).find("between 0 and 1"),
             std::string::npos);
   EXPECT_EQ(wrong([](EngineOptions& o) { o.sparse_top_p = 1.01; }),

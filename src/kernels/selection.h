@@ -133,7 +133,9 @@ struct BlockedKeys {
   int64_t params_offset = 0;
   int64_t params_page_stride = 0;
   int64_t params_head_stride = 0;
-  // In a summary: codes from its beginning, head by head; scales and sketches behind them.
+  // In a summary: codes, head by head; scales and sketches. Sketches, and choices by more rows than
+  // one, have their codes at its beginning.
+  int64_t codes_offset = 0;        // bytes
   int64_t codes_head_stride = 0;   // bytes
   int64_t scales_offset = 0;       // bytes
   int64_t scales_head_stride = 0;  // elements
@@ -199,6 +201,17 @@ struct SelectionBudget {
   // Or on what the others have.
   bool is_bounded() const { return bound.epsilon > 0.0 && chooses(); }
   bool looks_twice() const { return chooses() && candidates > far_blocks; }
+  // What lists the candidates by coarser blocks, each of `run`: those that are far as a whole are
+  // chosen among.
+  SelectionBudget OfCoarse(int64_t run) const {
+    const int64_t begin = CeilDiv(far_begin, run);
+    const int64_t end = far_end / run < begin ? begin : far_end / run;
+    const int64_t wanted = CeilDiv(candidates, run);
+    return {.far_begin = begin,
+            .far_end = end,
+            .far_blocks = wanted < end - begin ? wanted : end - begin,
+            .share = share};
+  }
   // What the first of two looks lists.
   SelectionBudget OfCandidates() const {
     const int64_t far = far_end - far_begin;
@@ -237,6 +250,9 @@ struct CandidateLists {
   int32_t* blocks = nullptr;  // [heads, capacity], each head's ascending
   int64_t capacity = 0;       // at least OfCandidates().Capacity, or Survivors, of what lists them
   int32_t* counts = nullptr;  // [heads]
+  // Those of an earlier call may be of coarser blocks, each of which is so many of this call's:
+  // entry e stands for the blocks from e * run on.
+  int32_t run = 1;
 };
 
 // A choice by q [rows, heads, group, head_dim] in the activations' dtype, rotated.
@@ -256,7 +272,8 @@ struct SelectItem {
   int32_t* counts = nullptr;  // [row blocks, heads]
   // Of two looks: written, or those of an earlier call over as many blocks, with the same
   // far_begin, a far_end that was no greater, and at least as many candidates as are chosen
-  // now.
+  // now. Or, of one row, the lists of a choice by coarser blocks of the same keys, with such a
+  // budget's OfCoarse.
   CandidateLists candidates = {};
   bool candidates_listed = false;  // by an earlier call: there is no first look
   // Of SummaryKind::kStages: the first block of each chunk that survives a stage, with room for all

@@ -44,6 +44,13 @@ inline kv::SelectionPolicy KeepsCandidates(int64_t keys, int64_t refresh) {
   return policy;
 }
 
+// The same, of candidates that are found by summaries of pages, which have 16 slots.
+inline kv::SelectionPolicy SearchesPages(int64_t keys, int64_t refresh = 1) {
+  kv::SelectionPolicy policy = KeepsCandidates(keys, refresh);
+  policy.search_slots = 16;
+  return policy;
+}
+
 // Stages that are renewed in their own time.
 inline kv::SelectionPolicy KeepsSurvivors(int64_t keys, int64_t first, int64_t second,
                                           int64_t last) {

@@ -53,6 +53,7 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.selector = defaults.selector;
   options.sparse_top_p = defaults.sparse_top_p;
   options.sparse_epsilon = defaults.sparse_epsilon;
+  options.sparse_levels = defaults.sparse_levels;
   options.sparse_candidates_refresh = defaults.sparse_candidates_refresh;
   options.sparse_prefill = defaults.sparse_prefill;
   options.sparse_dense_every = defaults.sparse_dense_every;
@@ -119,6 +120,9 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     }
     if (options.selector == "pages") {
       selection.parameters.push_back({"looks", int64_t{options.sparse_looks}});
+    }
+    if (options.sparse_levels > 1) {
+      selection.parameters.push_back({"levels", int64_t{options.sparse_levels}});
     }
     if (options.sparse_top_p > 0) {
       selection.parameters.push_back({"top_p", options.sparse_top_p});

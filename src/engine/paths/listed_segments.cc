@@ -23,6 +23,16 @@ BlockedKeys BlockedKeysIn(const kv::CacheFormat& format) {
   return keys;
 }
 
+BlockedKeys PageKeysOf(const kv::CacheFormat& format, BlockedKeys keys) {
+  keys.blocks /= format.page_blocks();
+  keys.segment_blocks = format.segment_pages;
+  keys.codes_offset = format.page_summary_offset();
+  keys.codes_head_stride = format.page_summary_head_stride();
+  keys.scales_offset = format.page_summary_scales_offset();
+  keys.scales_head_stride = int64_t{2} * format.segment_pages;
+  return keys;
+}
+
 std::vector<ListedSegments::Segment>::iterator ListedSegments::At(int segment) {
   const auto found =
       std::lower_bound(segments_.begin(), segments_.end(), segment,

@@ -16,6 +16,8 @@ namespace headway {
 
 // How the blocks of any sequence and layer lie; which ones there are is not set.
 BlockedKeys BlockedKeysIn(const kv::CacheFormat& format);
+// The same keys with a page for a block, to be chosen by summaries of pages.
+BlockedKeys PageKeysOf(const kv::CacheFormat& format, BlockedKeys keys);
 
 class ListedSegments {
  public:

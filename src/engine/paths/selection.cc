@@ -42,7 +42,9 @@ struct ChoiceMemory {
     search = OfHeads(bounds.candidates) + counts;
     for (const int64_t chunks : bounds.survivors) search += OfHeads(chunks) + counts;
     scratch = SelectScratchBytes(shape.kv_heads, shape.group(), blocks, segments, 1,
-                                 limits.selection.summary.sketched() ? bounds.candidates : 0);
+                                 limits.selection.summary.sketched()
+                                     ? bounds.candidates * limits.selection.search_run()
+                                     : 0);
   }
   int64_t bytes() const { return ScratchAt(static_cast<int>(entries)); }
   // Of some blocks for each head.
@@ -138,6 +140,7 @@ class SelectionPath : public AttentionPath {
     return entry.decode && (entry.drafting || !policy_.drafts());
   }
   bool Choose(int layer, int entry);
+  SelectItem SearchOf(const SelectItem& select) const;
   DecodeRest RestOf(int layer, const Choice& choice);
   AttendBlocksItem AttendTo(int layer, const Choice& choice, const SelectItem& select);
   Kept& KeptOf(int layer, int entry) {
@@ -164,6 +167,7 @@ class SelectionPath : public AttentionPath {
   std::vector<kv::BlockSpan> spans_;
   // Of the layer at hand:
   std::vector<SegmentPlace> places_;
+  std::vector<SelectItem> searches_;  // of pages, for those behind
   std::vector<SelectItem> selects_;
   std::vector<AttendBlocksItem> attends_;
   std::vector<SelectItem> watched_;  // where an observer looks on: of each choice
@@ -262,6 +266,18 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   first_[static_cast<size_t>(layer) + 1] = choices_.size();
 }
 
+// The choice of pages in front of one among their blocks.
+SelectItem SelectionPath::SearchOf(const SelectItem& select) const {
+  SelectItem search = select;
+  search.keys = PageKeysOf(context_.store.format(), select.keys);
+  search.budget = select.budget.OfCoarse(policy_.search_run());
+  search.blocks = select.candidates.blocks;
+  search.capacity = select.candidates.capacity;
+  search.counts = select.candidates.counts;
+  search.candidates = {};
+  return search;
+}
+
 // Where other paths take nothing of the entry but its open page, that is attended to in the same
 // call, and all is merged.
 DecodeRest SelectionPath::RestOf(int layer, const Choice& choice) {
@@ -311,6 +327,7 @@ void SelectionPath::BeginLayer(int layer) {
     places_.push_back(context_.store.reads().InPlace(read));
     places_.back().position = read.segment * segment_tokens;
   }
+  searches_.clear();
   selects_.clear();
   attends_.clear();
   watched_.clear();
@@ -330,11 +347,15 @@ void SelectionPath::BeginLayer(int layer) {
     select.counts = reinterpret_cast<int32_t*>(lists + memory_.lists);
     const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, choice.entry);
     select.candidates = search.candidates;
-    select.candidates_listed = !choice.searched;
+    select.candidates.run = policy_.search_run();
+    select.candidates_listed = !choice.searched || policy_.searches_pages();
     select.survivors = search.survivors;
     select.first_stage = choice.first_stage;
     select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
     if (choice.made) selects_.push_back(select);
+    if (choice.made && choice.searched && policy_.searches_pages()) {
+      searches_.push_back(SearchOf(select));
+    }
     if (observer == nullptr && choice.on_disk) {
       from_disk_.Add(AttendTo(layer, choice, select),
                      std::span(reads_).subspan(choice.first, choice.reads));
@@ -347,6 +368,10 @@ void SelectionPath::BeginLayer(int layer) {
   Kernels& kernels = context_.kernels;
   const float scale = parts_.board.Params(0).scale;
   context_.store.reads().AwaitInPlace(reads);
+  if (!searches_.empty()) {
+    kernels.SelectBlocks(context_.compute, context_.format, context_.store.format().page_summary(),
+                         context_.shape.group(), scale, searches_);
+  }
   if (!selects_.empty()) {
     kernels.SelectBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
                          scale, selects_);

@@ -134,7 +134,9 @@ class Selection {
             .turn = turn};
   }
   int64_t QueryCodes() const { return 2 * QueryRow(format_.head_dim); }
-  int64_t CandidateStride() const { return std::min(candidates_.capacity, keys_.blocks); }
+  int64_t CandidateStride() const {
+    return std::min(candidates_.capacity * candidates_.run, keys_.blocks);
+  }
   Entries EntriesOf(int64_t head) const {
     return among_ == nullptr
                ? Entries{nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end}
@@ -206,7 +208,7 @@ class Selection {
           entries.Neighbours(i, std::min(end - i, keys_.segment_blocks - in_segment));
       ops_.score({.kind = summary_.kind,
                   .head_dim = format_.head_dim,
-                  .codes = summary + in_group * keys_.codes_head_stride +
+                  .codes = summary + keys_.codes_offset + in_group * keys_.codes_head_stride +
                            in_segment * summary_.code_bytes(format_.head_dim),
                   .scales = reinterpret_cast<const float*>(summary + keys_.scales_offset) +
                             in_group * keys_.scales_head_stride + 2 * in_segment,
@@ -258,7 +260,8 @@ class Selection {
       int32_t* lists = candidates_of_rows_.data();
       candidates_ = {lists, capacity, lists + heads_ * capacity};
     }
-    HEADWAY_CHECK(candidates_.capacity >= budget.Capacity(keys_.blocks, keys_.heads));
+    HEADWAY_CHECK(candidates_.run == 1 &&
+                  candidates_.capacity >= budget.Capacity(keys_.blocks, keys_.heads));
     ScoreAndCode();
     ListHeads(budget, candidates_.blocks, candidates_.capacity, candidates_.counts);
   }

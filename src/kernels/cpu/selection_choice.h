@@ -17,22 +17,27 @@ struct Entries {
   int64_t count = 0;
   int64_t far_begin = 0;
   int64_t far_end = 0;
+  int64_t run = 1;  // entries of one of `blocks`, as CandidateLists has them
 
-  int64_t BlockAt(int64_t entry) const { return blocks == nullptr ? entry : blocks[entry]; }
+  int64_t BlockAt(int64_t entry) const {
+    if (blocks == nullptr) return entry;
+    return run == 1 ? blocks[entry] : blocks[entry / run] * run + entry % run;
+  }
   // How many entries from `entry` on are neighbouring blocks, of the next `most`.
   int64_t Neighbours(int64_t entry, int64_t most) const {
     if (blocks == nullptr) return most;
-    int64_t run = 1;
-    while (run < most && blocks[entry + run] == blocks[entry] + run) ++run;
-    return run;
+    const int64_t first = BlockAt(entry);
+    int64_t neighbours = 1;
+    while (neighbours < most && BlockAt(entry + neighbours) == first + neighbours) ++neighbours;
+    return neighbours;
   }
 };
 // The candidates of a head: the first look lists all blocks that are not far.
 inline Entries EntriesAmong(const CandidateLists& candidates, int64_t head,
                             const SelectItem& item) {
-  const int64_t count = candidates.counts[head];
+  const int64_t count = int64_t{candidates.counts[head]} * candidates.run;
   return {candidates.blocks + head * candidates.capacity, count, item.budget.far_begin,
-          count - (item.keys.blocks - item.budget.far_end)};
+          count - (item.keys.blocks - item.budget.far_end), candidates.run};
 }
 
 // How often each code is there among the far entries.

@@ -87,8 +87,8 @@ bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
                      [&](const SegmentPlace& place) {
                        return Aligned(place.summary, static_cast<size_t>(bytes));
                      }) &&
-         keys.codes_head_stride % bytes == 0 && head_dim % bytes == 0 &&
-         keys.scales_offset % 8 == 0 && keys.scales_head_stride % 2 == 0;
+         keys.codes_offset % bytes == 0 && keys.codes_head_stride % bytes == 0 &&
+         head_dim % bytes == 0 && keys.scales_offset % 8 == 0 && keys.scales_head_stride % 2 == 0;
 }
 
 int Multiprocessors() {
@@ -186,7 +186,8 @@ cudaError_t SelectOnce(cudaStream_t stream, const SelectionShape& shape, const S
 cudaError_t ListCandidates(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
                            const ChoiceWork& work) {
   const SelectionBudget budget = item.budget.OfCandidates();
-  if (item.candidates.capacity < budget.Capacity(item.keys.blocks, item.keys.heads)) {
+  if (item.candidates.run != 1 ||
+      item.candidates.capacity < budget.Capacity(item.keys.blocks, item.keys.heads)) {
     return cudaErrorInvalidValue;
   }
   ChoiceWork first = work;
@@ -253,7 +254,8 @@ cudaError_t SelectTwice(cudaStream_t stream, const SelectionShape& shape, const 
   }
   ChoiceWork second = work;
   second.list.candidates = item.candidates;
-  second.list.stride = static_cast<int32_t>(std::min(item.candidates.capacity, item.keys.blocks));
+  second.list.stride = static_cast<int32_t>(
+      std::min(item.candidates.capacity * item.candidates.run, item.keys.blocks));
   return shape.summary.sketched() ? LookAtSketchesOf(stream, shape, item, second)
                                   : LookAtCandidates(stream, shape, item, second);
 }
@@ -283,6 +285,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
       budget.far_blocks < 0 || (budget.top_p != 0 && budget.least_blocks < 1) ||
       !RowTurn::Takes(item.turn, head_dim) ||
       (!TakesRows(shape.summary.kind) && (item.rows != 1 || item.turn.rotary_dim != 0)) ||
+      (keys.codes_offset != 0 && (item.rows != 1 || shape.summary.sketched())) ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;
   }
@@ -319,6 +322,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   score.scratch = scratch;
   score.heads = keys.heads;
   score.group = shape.group;
+  score.codes_offset = keys.codes_offset;
   score.codes_head_stride = keys.codes_head_stride;
   score.scales_offset = keys.scales_offset;
   score.scales_head_stride = keys.scales_head_stride;

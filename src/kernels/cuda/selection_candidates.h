@@ -61,8 +61,9 @@ struct CandidateScorer {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const ListWork& list = work.list;
-    const int32_t* const blocks = list.candidates.blocks + unit.head * list.candidates.capacity;
-    const auto block_at = [&](int i) { return i < unit.end ? __ldcg(blocks + i) : -1; };
+    const auto block_at = [&](int i) {
+      return i < unit.end ? CandidateAt(list.candidates, unit.head, i) : -1;
+    };
     SummaryRows<kDim / 16, kLoad> rows;
     const auto load = [&](int begin) {
       const int i = begin + lane / 4;

@@ -157,6 +157,7 @@ struct QueryWork {
 // Queries, and the summaries that they are multiplied with.
 struct SummaryWork {
   QueryWork queries;
+  int64_t codes_offset;
   int64_t codes_head_stride;
   int64_t scales_offset;
   int64_t scales_head_stride;
@@ -197,6 +198,16 @@ struct SketchWork {
 };
 // The largest logit and the mass of each candidate. Clears what the steps behind add to.
 cudaError_t LookAtSketches(cudaStream_t stream, CodeLoads loads, const SketchWork& work);
+
+// Entry `i` of a head's candidates, as blocks are counted.
+__device__ inline int CandidateAt(const CandidateLists& candidates, int head, int i) {
+  const int32_t* const blocks = candidates.blocks + head * candidates.capacity;
+  const int run = candidates.run;
+  return run == 1 ? __ldcg(blocks + i) : __ldcg(blocks + i / run) * run + i % run;
+}
+__device__ inline int CandidateCount(const CandidateLists& candidates, int head) {
+  return __ldcg(candidates.counts + head) * candidates.run;
+}
 
 struct ListWork {
   SelectionScratch scratch;

@@ -228,7 +228,6 @@ __device__ void List(const ListWork& work, const Unit& unit) {
   __shared__ uint64_t of_warps[kListWarps];
   const int thread = static_cast<int>(threadIdx.x);
   const uint16_t* codes = work.scratch.codes + int64_t{unit.head} * work.stride;
-  const int32_t* candidates = work.candidates.blocks + unit.head * work.candidates.capacity;
   const int of_thread = (unit.end - unit.begin + kListThreads - 1) / kListThreads;
   const int begin = min(unit.end, unit.begin + thread * of_thread);
   const int end = min(unit.end, begin + of_thread);
@@ -270,7 +269,7 @@ __device__ void List(const ListWork& work, const Unit& unit) {
     for (int i = 0; i < kOfLoad; ++i) {
       const bool tie = values[i] == threshold.code;
       if (values[i] > threshold.code || (tie && ties < quota)) {
-        *to++ = kLook == Look::kAll ? at + i : __ldcg(candidates + at + i);
+        *to++ = kLook == Look::kAll ? at + i : CandidateAt(work.candidates, unit.head, at + i);
       }
       ties += tie ? 1 : 0;
     }

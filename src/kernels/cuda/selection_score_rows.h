@@ -38,7 +38,7 @@ struct SummaryRows {
     scale = make_float2(0.0f, 0.0f);
     if (block >= 0) {
       const std::byte* summary = work.table.Find(head, block);
-      record = summary + head_in_group * work.codes_head_stride +
+      record = summary + work.codes_offset + head_in_group * work.codes_head_stride +
                int64_t{block} * 2 * work.queries.head_dim;
       scale = __ldcg(reinterpret_cast<const float2*>(
           summary + work.scales_offset +

@@ -37,7 +37,7 @@ __device__ void FetchAhead([[maybe_unused]] const ScoreWork& work, [[maybe_unuse
   const int count = min(min(kScoreRows, left), work.table.segment_blocks - block);
   const int head_in_group = head % work.table.group_heads;
   if (lane == 0) {
-    const std::byte* codes = summary + head_in_group * work.codes_head_stride +
+    const std::byte* codes = summary + work.codes_offset + head_in_group * work.codes_head_stride +
                              int64_t{block} * 2 * work.queries.head_dim;
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
                  :

@@ -215,7 +215,7 @@ struct Run {
 };
 __device__ Run RunOf(const SketchWork& work) {
   int64_t all = 0;
-  for (int head = 0; head < work.score.heads; ++head) all += __ldcg(work.candidates.counts + head);
+  for (int head = 0; head < work.score.heads; ++head) all += CandidateCount(work.candidates, head);
   return {all * blockIdx.x / gridDim.x, all * (blockIdx.x + 1) / gridDim.x};
 }
 
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   const Run run = RunOf(work);
   int64_t before = 0;
   for (int head = 0; head < work.score.heads && before < run.end; ++head) {
-    const int count = __ldcg(work.candidates.counts + head);
+    const int count = CandidateCount(work.candidates, head);
     const auto begin = static_cast<int>(max(run.begin - before, int64_t{0}));
     const auto end = static_cast<int>(min(run.end - before, int64_t{count}));
     before += count;
@@ -250,10 +250,10 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     Looker<kDim, kLoad> looker;
     looker.TakeQueries(shared.queries);
     float best[2] = {-INFINITY, -INFINITY};
-    const int32_t* const blocks = work.candidates.blocks + int64_t{head} * work.candidates.capacity;
 #pragma unroll 1
     for (int i = begin + warp; i < end; i += kLookWarps) {
-      const Record record = RecordOf(work, head, __ldcg(blocks + i), sketch_bytes);
+      const Record record =
+          RecordOf(work, head, CandidateAt(work.candidates, head, i), sketch_bytes);
       shared.MakeDistances(record.codes + work.score.queries.head_dim, work.score.queries.head_dim);
       looker.FindLogits(work, record, shared.distances[warp]);
 #pragma unroll

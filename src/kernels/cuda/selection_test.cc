@@ -304,6 +304,7 @@ TEST_P(CudaSecondLookTest, AgreesWithTheDefinition) {
         c.budget.far_blocks = 50;
         c.budget.candidates = candidates;
         c.candidates_from = random.Below(4) - 1;
+        c.by_pages = candidates > c.budget.far_blocks && c.page_blocks() > 1 && seed % 2 == 0;
         c.key_size = 1.0f;
         c.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
         c.split = 512;

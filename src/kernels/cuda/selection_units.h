@@ -78,7 +78,7 @@ template <Look kLook>
 __device__ Unit UnitOf(const ListWork& work, int index) {
   const int head = index / work.tiles;
   const int tile = index - head * work.tiles;
-  const int count = kLook == Look::kAll ? work.blocks : __ldcg(work.candidates.counts + head);
+  const int count = kLook == Look::kAll ? work.blocks : CandidateCount(work.candidates, head);
   const int of_tile =
       kLook == Look::kAll ? work.tile_blocks : (count + work.tiles - 1) / work.tiles;
   const int begin = min(count, tile * of_tile);

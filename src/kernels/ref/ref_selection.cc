@@ -156,7 +156,7 @@ BlockPlace PlaceOf(const BlockedKeys& keys, int64_t head, int64_t block) {
 
 const std::byte* CodesAt(const SummaryFormat& summary, int head_dim, const BlockedKeys& keys,
                          const BlockPlace& place) {
-  return place.segment->summary + place.head * keys.codes_head_stride +
+  return place.segment->summary + keys.codes_offset + place.head * keys.codes_head_stride +
          place.block * summary.code_bytes(head_dim);
 }
 
@@ -381,10 +381,12 @@ void StoreLists(const Lists& lists, int32_t* blocks, int64_t capacity, int32_t* 
   }
 }
 Lists LoadLists(const CandidateLists& from, int heads) {
-  Lists lists;
+  Lists lists(static_cast<size_t>(heads));
   for (int head = 0; head < heads; ++head) {
     const int32_t* list = from.blocks + head * from.capacity;
-    lists.emplace_back(list, list + from.counts[head]);
+    for (int32_t i = 0; i < from.counts[head] * from.run; ++i) {
+      lists[static_cast<size_t>(head)].push_back(list[i / from.run] * from.run + i % from.run);
+    }
   }
   return lists;
 }
@@ -399,7 +401,8 @@ Lists CandidatesOf(const SelectCall& call, const SelectItem& item, int64_t row_b
     return ListBest(budget, all, FirstLook(call, item, {row_block, kSearchRows}, all));
   }
   if (!item.candidates_listed) {
-    HEADWAY_CHECK(item.candidates.capacity >= budget.Capacity(keys.blocks, keys.heads));
+    HEADWAY_CHECK(item.candidates.run == 1 &&
+                  item.candidates.capacity >= budget.Capacity(keys.blocks, keys.heads));
     StoreLists(ListBest(budget, all, FirstLook(call, item, {row_block}, all)),
                item.candidates.blocks, item.candidates.capacity, item.candidates.counts);
   }

@@ -45,6 +45,7 @@ std::string SelectionCase::Name() const {
   add("to", budget.far_end);
   if (budget.looks_twice()) add("candidates", budget.candidates);
   if (candidates_from >= 0) add("listed before by", candidates_from);
+  if (by_pages) add("by pages of", page_blocks());
   add("choose", budget.far_blocks);
   if (budget.takes_top_p()) add("top p", budget.top_p), add("at least", budget.least_blocks);
   if (budget.is_bounded()) add("bound", budget.bound.epsilon), add("by", budget.bound.deviations);
@@ -71,6 +72,7 @@ void SelectionCase::MayLookTwice(Random& random) {
   budget.candidates = budget.far_blocks * Pick<int64_t>(random, {0, 1, 2, 4, 4}) + random.Below(3);
   if (!HasSummaries(summary.kind)) budget.candidates = 0;
   candidates_from = -1;
+  by_pages = budget.looks_twice() && page_blocks() > 1 && random.Below(2) == 0;
   if (!budget.looks_twice() || random.Below(2) == 0) return;
   const int64_t left_out = budget.far_end - budget.far_begin - budget.far_blocks;
   candidates_from = random.Below(std::min<int64_t>(left_out, 4));
@@ -124,6 +126,7 @@ SelectionCase RandomBoundedCase(Random& random) {
                                      SummaryKind::kBoxes, SummaryKind::kPairs}),
                .block_slots = c.summary.block_slots};
   c.candidates_from = -1;
+  c.by_pages = false;
   // Often more than a sample has.
   c.pages = random.Below(random.Below(2) == 0 ? 50 : 12);
   const int64_t far_begin = std::min<int64_t>(c.blocks(), random.Below(4));
@@ -174,6 +177,7 @@ SelectionCase RandomPrefillCase(Random& random) {
   SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
   c.rows = 2 + random.Below(random.Below(3) == 0 ? 200 : 70);
   c.candidates_from = -1;
+  c.by_pages = false;
   // Two looks, where not most far blocks are candidates.
   const int64_t far = c.budget.far_end - c.budget.far_begin;
   if (random.Below(2) == 0 && far >= 4) {

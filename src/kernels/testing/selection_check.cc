@@ -51,9 +51,11 @@ const std::vector<std::byte>& SelectionProblem::Expected() {
   expected_ = working;
   const SelectionMemory memory = {pages.data(), expected_.data()};
   const std::vector<SegmentPlace> segments = Segments(memory);
-  if (spec.summary.kept()) ref::Summarize(spec.format, spec.summary, SummarizeItems(memory));
-  for (const SelectItem& choice : Choices(memory, segments, DType::kF32)) {
-    ref::SelectBlocks(spec.format, spec.summary, spec.group, spec.scale, {&choice, 1});
+  for (const auto& [summary, items] : Summaries(memory)) {
+    ref::Summarize(spec.format, summary, items);
+  }
+  for (const auto& [summary, choice] : Choices(memory, segments, DType::kF32)) {
+    ref::SelectBlocks(spec.format, summary, spec.group, spec.scale, {&choice, 1});
   }
   const AttendBlocksItem attend = Attend(memory, segments, DType::kF32);
   ref::AttendBlocks(spec.format, spec.summary, spec.group, spec.scale, {&attend, 1});
@@ -251,12 +253,12 @@ std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& ke
     uint32_t version = 0;
     for (SegmentPlace& segment : segments) segment.version = ++version;
   }
-  if (c.summary.kept()) {
-    kernels.Summarize(stream, c.format, c.summary, problem.SummarizeItems(memory));
+  for (const auto& [summary, items] : problem.Summaries(memory)) {
+    kernels.Summarize(stream, c.format, summary, items);
   }
   const DType activation = kernels.ActivationDType(c.activation);
-  for (const SelectItem& choice : problem.Choices(memory, segments, activation)) {
-    kernels.SelectBlocks(stream, c.format, c.summary, c.group, c.scale, {&choice, 1});
+  for (const auto& [summary, choice] : problem.Choices(memory, segments, activation)) {
+    kernels.SelectBlocks(stream, c.format, summary, c.group, c.scale, {&choice, 1});
   }
   AttendBlocksItem attend = problem.Attend(memory, segments, activation);
   attend.cache = cache;

@@ -49,8 +49,11 @@ SelectionProblem::SelectionProblem(const SelectionCase& c, Random& random, Rando
                        EarlierBudget().Capacity(c.blocks(), c.heads)) +
               places.Below(3);
   if (c.rows == 1 && c.budget.looks_twice()) {
-    candidate_capacity_ =
-        EarlierBudget().OfCandidates().Capacity(c.blocks(), c.heads) + places.Below(3);
+    const SelectionBudget earlier = EarlierBudget();
+    const int run = search_run();
+    candidate_capacity_ = (run == 1 ? earlier.OfCandidates() : earlier.OfCoarse(run))
+                              .Capacity(c.blocks() / run, c.heads) +
+                          places.Below(3);
   }
   if (c.rows == 1) {
     parts_ =
@@ -99,6 +102,11 @@ void SelectionProblem::LayOut(Random& places) {
       RoundUp(scales_offset_ + spec.group_heads * scales_head_stride_ * int64_t{sizeof(float)},
               kAlignment) +
       kAlignment * places.Below(4);
+  page_codes_offset_ = RoundUp(sketch_offset_ + spec.group_heads * sketch_head_stride_, kAlignment);
+  page_codes_head_stride_ =
+      spec.by_pages ? spec.segment_pages * code_bytes + kAlignment * places.Below(4) : 0;
+  page_scales_offset_ = page_codes_offset_ + spec.group_heads * page_codes_head_stride_;
+  page_scales_head_stride_ = spec.by_pages ? 2 * (spec.segment_pages + places.Below(3)) : 0;
   cut_ = places.Below(segment_blocks + 1) * spec.summary.block_slots;
 
   Arena in_pages(places), in_working(places);
@@ -113,7 +121,8 @@ void SelectionProblem::LayOut(Random& places) {
   for (const size_t i : order) {
     plain_slabs_[i] = in_pages.Take(plain_.bytes);
     if (encoded()) closed_slabs_[i] = in_pages.Take(closed_.bytes);
-    summaries_[i] = in_working.Take(sketch_offset_ + spec.group_heads * sketch_head_stride_);
+    summaries_[i] = in_working.Take(
+        page_scales_offset_ + spec.group_heads * page_scales_head_stride_ * int64_t{sizeof(float)});
   }
   pages = in_pages.Poisoned();
 
@@ -290,35 +299,54 @@ PageRun SelectionProblem::RunOf(const SlabLayout& layout, std::byte* slab, int64
   return run;
 }
 
-std::vector<SummarizeItem> SelectionProblem::SummarizeItems(const SelectionMemory& memory) const {
+SummarizeItem SelectionProblem::SummaryOf(const SummaryFormat& summary, std::byte* at,
+                                          int64_t slot) const {
+  const int64_t block = slot / summary.block_slots;
+  const int64_t codes = block * summary.code_bytes(spec.format.head_dim);
+  if (summary.block_slots != spec.summary.block_slots) {
+    return {.keys = {},
+            .codes = at + page_codes_offset_ + codes,
+            .scales = At<float>(at, page_scales_offset_) + 2 * block,
+            .codes_head_stride = page_codes_head_stride_,
+            .scales_head_stride = page_scales_head_stride_};
+  }
+  return {.keys = {},
+          .codes = at + codes,
+          .scales = At<float>(at, scales_offset_) + 2 * block,
+          .sketch = at + sketch_offset_ + block * summary.sketch_bytes(spec.format.head_dim),
+          .codes_head_stride = codes_head_stride_,
+          .scales_head_stride = scales_head_stride_,
+          .sketch_head_stride = sketch_head_stride_};
+}
+
+std::vector<SelectionProblem::SummaryCall> SelectionProblem::Summaries(
+    const SelectionMemory& memory) const {
+  if (!spec.summary.kept()) return {};
+  std::vector<SummaryCall> calls = {{spec.summary, {}}};
+  if (spec.by_pages) calls.push_back({page_summary(), {}});
   const SlabLayout& layout = spec.of_codes ? closed_ : plain_;
   const std::vector<int64_t>& slabs = spec.of_codes ? closed_slabs_ : plain_slabs_;
-  std::vector<SummarizeItem> items;
   for (int64_t i = 0; i < std::ssize(summaries_); ++i) {
     const int64_t group = i / group_segments();
     const int64_t slots = std::min(segment_slots(), spec.pages * spec.format.page_slots -
                                                         i % group_segments() * segment_slots());
-    const int64_t cut = std::min(cut_, slots);
-    for (const auto& [slot, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, slots - cut}}) {
-      const int64_t block = slot / spec.summary.block_slots;
-      std::byte* summary = memory.working + summaries_[static_cast<size_t>(i)];
-      const int64_t angles = (i % group_segments() * segment_slots() + slot) * spec.turn_dim / 2;
-      items.push_back(
-          {.keys = RunOf(layout, memory.pages + slabs[static_cast<size_t>(i)], slot, count),
-           .heads = static_cast<int>(
-               std::min<int64_t>(spec.group_heads, spec.heads - group * spec.group_heads)),
-           .rotated = {At<float>(memory.working, slot_cos_) + angles,
-                       At<float>(memory.working, slot_sin_) + angles, spec.turn_dim},
-           .codes = summary + block * spec.summary.code_bytes(spec.format.head_dim),
-           .scales = At<float>(summary, scales_offset_) + 2 * block,
-           .sketch =
-               summary + sketch_offset_ + block * spec.summary.sketch_bytes(spec.format.head_dim),
-           .codes_head_stride = codes_head_stride_,
-           .scales_head_stride = scales_head_stride_,
-           .sketch_head_stride = sketch_head_stride_});
+    for (SummaryCall& call : calls) {
+      const int64_t cut =
+          std::min(cut_, slots) / call.summary.block_slots * call.summary.block_slots;
+      for (const auto& [slot, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, slots - cut}}) {
+        const int64_t angles = (i % group_segments() * segment_slots() + slot) * spec.turn_dim / 2;
+        SummarizeItem item =
+            SummaryOf(call.summary, memory.working + summaries_[static_cast<size_t>(i)], slot);
+        item.keys = RunOf(layout, memory.pages + slabs[static_cast<size_t>(i)], slot, count);
+        item.heads = static_cast<int>(
+            std::min<int64_t>(spec.group_heads, spec.heads - group * spec.group_heads));
+        item.rotated = {At<float>(memory.working, slot_cos_) + angles,
+                        At<float>(memory.working, slot_sin_) + angles, spec.turn_dim};
+        call.items.push_back(item);
+      }
     }
   }
-  return items;
+  return calls;
 }
 
 std::vector<SegmentPlace> SelectionProblem::Segments(const SelectionMemory& memory) const {
@@ -351,7 +379,7 @@ BlockedKeys SelectionProblem::Keys(std::span<const SegmentPlace> segments) const
 }
 
 int64_t SelectionProblem::ScratchCandidates() const {
-  if (spec.rows == 1) return spec.summary.sketched() ? candidate_capacity_ : 0;
+  if (spec.rows == 1) return spec.summary.sketched() ? candidate_capacity_ * search_run() : 0;
   SelectItem item;
   item.rows = spec.rows;
   item.budget = spec.budget;
@@ -364,9 +392,24 @@ SelectionBudget SelectionProblem::EarlierBudget() const {
   return budget;
 }
 
-std::vector<SelectItem> SelectionProblem::Choices(const SelectionMemory& memory,
-                                                  std::span<const SegmentPlace> segments,
-                                                  DType activation) const {
+SelectItem SelectionProblem::SearchOf(SelectItem item) const {
+  const int run = search_run();
+  item.keys.blocks = spec.pages;
+  item.keys.segment_blocks = spec.segment_pages;
+  item.keys.codes_offset = page_codes_offset_;
+  item.keys.codes_head_stride = page_codes_head_stride_;
+  item.keys.scales_offset = page_scales_offset_;
+  item.keys.scales_head_stride = page_scales_head_stride_;
+  item.budget = item.budget.OfCoarse(run);
+  item.blocks = item.candidates.blocks;
+  item.capacity = item.candidates.capacity;
+  item.counts = item.candidates.counts;
+  item.candidates = {};
+  return item;
+}
+
+std::vector<SelectionProblem::ChoiceCall> SelectionProblem::Choices(
+    const SelectionMemory& memory, std::span<const SegmentPlace> segments, DType activation) const {
   SelectItem choice = {.q = memory.working + (activation == DType::kF32 ? floats_ : q_),
                        .q_stride = q_stride_,
                        .rows = spec.rows,
@@ -378,20 +421,25 @@ std::vector<SelectItem> SelectionProblem::Choices(const SelectionMemory& memory,
                        .capacity = capacity_,
                        .counts = At<int32_t>(memory.working, counts_),
                        .candidates = {At<int32_t>(memory.working, candidates_), candidate_capacity_,
-                                      At<int32_t>(memory.working, candidate_counts_)},
+                                      At<int32_t>(memory.working, candidate_counts_), search_run()},
                        .scratch = memory.working + scratch_};
   for (size_t i = 0; i < survivors_.size(); ++i) {
     choice.survivors[i] = {At<int32_t>(memory.working, survivors_[i]), survivor_capacity_[i],
                            At<int32_t>(memory.working, survivor_counts_[i])};
   }
-  if (!has_earlier_query()) return {choice};
   SelectItem earlier = choice;
+  if (!has_earlier_query()) {
+    if (!spec.by_pages) return {{spec.summary, choice}};
+    choice.candidates_listed = true;
+    return {{page_summary(), SearchOf(earlier)}, {spec.summary, choice}};
+  }
   earlier.q = static_cast<const std::byte*>(choice.q) +
               q_stride_ * static_cast<int64_t>(DTypeBytes(activation));
   earlier.budget = EarlierBudget();
   choice.candidates_listed = true;
   choice.first_stage = spec.first_stage;
-  return {earlier, choice};
+  if (spec.by_pages) return {{page_summary(), SearchOf(earlier)}, {spec.summary, choice}};
+  return {{spec.summary, earlier}, {spec.summary, choice}};
 }
 
 AttendBlocksItem SelectionProblem::Attend(const SelectionMemory& memory,

@@ -31,6 +31,7 @@ struct SelectionCase {
   // Of two looks: the candidates are those of an earlier query, whose far blocks ended so many
   // blocks before these do; -1: they are the query's own.
   int64_t candidates_from = -1;
+  bool by_pages = false;  // and they are listed by summaries of whole pages
   // Of stages: what survives those before is that of an earlier query.
   int first_stage = 0;
   int64_t split = 0;
@@ -91,11 +92,19 @@ class SelectionProblem {
   SelectionProblem(const SelectionCase& c, Random& random, Random& places);
 
   // The calls' items over copies of the memory. q is read in `activation`.
-  std::vector<SummarizeItem> SummarizeItems(const SelectionMemory& memory) const;
+  struct SummaryCall {
+    SummaryFormat summary;
+    std::vector<SummarizeItem> items;
+  };
+  std::vector<SummaryCall> Summaries(const SelectionMemory& memory) const;
   std::vector<SegmentPlace> Segments(const SelectionMemory& memory) const;
-  // One call behind the other: an earlier query may list the candidates of the last, or what
-  // survives its first stages.
-  std::vector<SelectItem> Choices(const SelectionMemory& memory,
+  // One call behind the other: an earlier query, or a choice of pages, may list the candidates of
+  // the last, or what survives its first stages.
+  struct ChoiceCall {
+    SummaryFormat summary;
+    SelectItem item;
+  };
+  std::vector<ChoiceCall> Choices(const SelectionMemory& memory,
                                   std::span<const SegmentPlace> segments, DType activation) const;
   AttendBlocksItem Attend(const SelectionMemory& memory, std::span<const SegmentPlace> segments,
                           DType activation) const;
@@ -137,6 +146,12 @@ class SelectionProblem {
   PageRun RunOf(const SlabLayout& layout, std::byte* slab, int64_t slot, int64_t count) const;
   int64_t PlainAt(int64_t head, int64_t slot) const;  // of K's row
   BlockedKeys Keys(std::span<const SegmentPlace> segments) const;
+  // The part of a segment whose keys are `keys`, from slot `slot` on.
+  SummarizeItem SummaryOf(const SummaryFormat& summary, std::byte* at, int64_t slot) const;
+  SummaryFormat page_summary() const { return {spec.summary.kind, spec.format.page_slots}; }
+  // What is listed by pages for `item`.
+  SelectItem SearchOf(SelectItem item) const;
+  int search_run() const { return spec.by_pages ? static_cast<int>(spec.page_blocks()) : 1; }
   // How large what is added up for each element of a row of K or V can be.
   std::vector<double> RowReach(int64_t head, int64_t slot, bool of_keys) const;
   struct KeyReach {
@@ -169,6 +184,9 @@ class SelectionProblem {
   // Of a summary, and offsets of all in working memory.
   int64_t codes_head_stride_ = 0, scales_offset_ = 0, scales_head_stride_ = 0;
   int64_t sketch_offset_ = 0, sketch_head_stride_ = 0;
+  // The same of whole pages.
+  int64_t page_codes_offset_ = 0, page_codes_head_stride_ = 0;
+  int64_t page_scales_offset_ = 0, page_scales_head_stride_ = 0;
   std::vector<int64_t> summaries_;  // [head groups, segments]
   int64_t q_ = 0, floats_ = 0;      // queries in the activations' dtype, and in f32
   int64_t candidates_ = 0, candidate_counts_ = 0, candidate_capacity_ = 0;

@@ -55,12 +55,12 @@ std::vector<float> RestProblem::Run(Kernels& kernels, Stream& stream, SelectionH
     uint32_t version = 0;
     for (SegmentPlace& segment : segments) segment.version = ++version;
   }
-  if (c.summary.kept()) {
-    kernels.Summarize(stream, c.format, c.summary, problem_.SummarizeItems(memory));
+  for (const auto& [summary, items] : problem_.Summaries(memory)) {
+    kernels.Summarize(stream, c.format, summary, items);
   }
   const DType activation = kernels.ActivationDType(c.activation);
-  for (const SelectItem& choice : problem_.Choices(memory, segments, activation)) {
-    kernels.SelectBlocks(stream, c.format, c.summary, c.group, c.scale, {&choice, 1});
+  for (const auto& [summary, choice] : problem_.Choices(memory, segments, activation)) {
+    kernels.SelectBlocks(stream, c.format, summary, c.group, c.scale, {&choice, 1});
   }
   AttendBlocksItem attend = problem_.Attend(memory, segments, activation);
   const int64_t bytes = ResultBytes(activation);

@@ -54,8 +54,10 @@ struct CacheFormat {
   // of a sequence may keep instead of K and V (Store::CreateSequence); 0: none does. A slab of X is
   // [segment_tokens, x_width] in the pages' dtype, of all heads: there is one head group then.
   int64_t x_width = 0;
-  // Of the blocks of closed pages; none unless a policy selects by them.
+  // Of the blocks of closed pages; none unless a policy selects by them. Whole pages may have
+  // summaries, too, which are searched in front of theirs.
   SummaryFormat summary;
+  bool page_summaries = false;
 
   // Head groups with slabs: of a layer, and the most that one may have.
   int head_groups(int layer) const {
@@ -111,7 +113,7 @@ struct CacheFormat {
   int64_t x_page_bytes() const { return XBytes(page.page_slots); }
   int64_t x_slab_bytes() const { return XBytes(segment_tokens()); }
   // A segment's summaries, of the heads of its group: their codes head by head, then their scales,
-  // then their sketches.
+  // then their sketches, then codes and scales of whole pages.
   int64_t page_blocks() const { return page.page_slots / summary.block_slots; }
   int64_t segment_blocks() const { return segment_pages * page_blocks(); }
   int64_t summary_head_stride() const {
@@ -130,7 +132,22 @@ struct CacheFormat {
     if (!summary.sketched()) return 0;
     return RoundUp(group_heads * sketch_head_stride(), 256);
   }
-  int64_t summary_bytes() const { return summary.kept() ? sketch_offset() + sketch_bytes() : 0; }
+  SummaryFormat page_summary() const { return {summary.kind, page.page_slots}; }
+  int64_t page_summary_head_stride() const {
+    return segment_pages * summary.code_bytes(page.head_dim);
+  }
+  int64_t page_summary_offset() const { return sketch_offset() + sketch_bytes(); }
+  int64_t page_summary_scales_offset() const {
+    return page_summary_offset() + group_heads * page_summary_head_stride();
+  }
+  int64_t page_summary_bytes() const {
+    if (!page_summaries) return 0;
+    const int64_t scales = int64_t{group_heads} * segment_pages * SummaryFormat::scale_bytes();
+    return RoundUp(group_heads * page_summary_head_stride() + scales, 256);
+  }
+  int64_t summary_bytes() const {
+    return summary.kept() ? page_summary_offset() + page_summary_bytes() : 0;
+  }
   static int64_t Padded(int64_t bytes) {
     return RoundUp(bytes, static_cast<int64_t>(kDirectAlignment));
   }

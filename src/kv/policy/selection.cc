@@ -72,7 +72,7 @@ double SelectionPolicy::MeanKeys(int layers, int64_t length) const {
 double SelectionPolicy::ScoredBytes(const PageFormat& page) const {
   if (summary.kept()) {
     return static_cast<double>(summary.code_bytes(page.head_dim) + SummaryFormat::scale_bytes()) /
-           summary.block_slots;
+           (summary.block_slots * search_run());
   }
   const double key = KeyBytes(page);
   if (summary.kind == SummaryKind::kMasses) return key;
@@ -141,7 +141,14 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   };
   const int64_t keys = std::max(policy.KeysAt(length), policy.outer_keys);
   bounds.capacity = policy.is_bounded() ? bounds.blocks : with(keys);
-  if (policy.looks_twice()) bounds.candidates = with(policy.CandidatesAt(length));
+  if (policy.looks_twice()) {
+    // Pages with blocks that are always read are candidates as a whole.
+    const int64_t run = policy.search_run();
+    const int64_t whole =
+        CeilDiv(policy.sink, slots * run) + CeilDiv(policy.recent, slots * run) + 2;
+    bounds.candidates = std::min(CeilDiv(bounds.blocks, run),
+                                 whole + heads * CeilDiv(policy.CandidatesAt(length), slots * run));
+  }
   if (policy.prompts == SelectionPolicy::Prompts::kSelected) {
     bounds.prompt_candidates =
         std::min(bounds.blocks, always + CeilDiv(policy.PromptCandidatesAt(length), slots));

@@ -31,6 +31,9 @@ struct SelectionPolicy {
   double delta = 0.0;
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
+  // Above 0: the first of decode's two looks is at summaries of whole pages, of so many slots, and
+  // lists pages.
+  int search_slots = 0;
   // Decode steps of a sequence, one after the other, that choose among the same candidates, unless
   // a page closes between them.
   int64_t candidates_refresh = 1;
@@ -88,6 +91,9 @@ struct SelectionPolicy {
   // Whether no key is read to choose: those of a bound are.
   bool lists_by_summaries() const { return summary.kept() && !is_bounded(); }
   bool looks_twice() const { return breadth > 1; }
+  bool searches_pages() const { return search_slots > 0; }
+  // Blocks of what a first look lists: of a page, or one.
+  int search_run() const { return searches_pages() ? search_slots / summary.block_slots : 1; }
   // Decode steps that one search of all keys serves at most, and perhaps several choices.
   int64_t SearchRefresh() const { return std::max(candidates_refresh, stages[0].refresh); }
   // Steps that one search serves in pages of so many slots: it is renewed with a choice, and when a
@@ -109,8 +115,8 @@ struct SelectionPolicy {
   int64_t PromptCandidatesAt(int64_t length) const { return kPromptBreadth * KeysAt(length); }
   // KeysAt, on average over the layers.
   double MeanKeys(int layers, int64_t length) const;
-  // What scoring reads of a key and head on average: its block's summary, or keys themselves; of
-  // stages the first one.
+  // What scoring reads of a key and head on average: the summary of its block, or of its page where
+  // these are searched, or keys themselves; of stages the first one.
   double ScoredBytes(const PageFormat& page) const;
   // What the stages behind the first one read of a head in one choice of a sequence of `length`
   // tokens, on average over choices that follow one another.
@@ -145,7 +151,7 @@ SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const Bl
 struct SelectionBounds {
   int64_t blocks = 0;                                // of a head
   int64_t capacity = 0;                              // listed blocks of a head
-  int64_t candidates = 0;                            // those of the first of two looks
+  int64_t candidates = 0;                            // what the first of two looks lists
   int64_t prompt_candidates = 0;                     // of a prompt's
   std::array<int64_t, kChunkStages> survivors = {};  // chunks of a head that survive each stage
 };

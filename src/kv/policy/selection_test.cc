@@ -56,6 +56,29 @@ TEST(SelectionPolicyTest, ASecondLookRanksTheCandidates) {
   EXPECT_FALSE(BudgetOf(policy, all, 1023).looks_twice());
 }
 
+// Pages that are far as a whole are chosen among; all others are candidates.
+TEST(SelectionPolicyTest, ASearchOfPagesListsThoseOfTheCandidates) {
+  const std::vector<BlockSpan> all = {{0, 64}};
+  SelectionPolicy policy = PolicyOf(128, 40, 100);
+  policy.breadth = 4;
+  policy.search_slots = 64;
+  const SelectionBudget budget = BudgetOf(policy, all, 1023);
+  EXPECT_EQ(budget.far_begin, 3);
+  EXPECT_EQ(budget.far_end, 57);
+  const SelectionBudget pages = budget.OfCoarse(policy.search_run());
+  EXPECT_EQ(pages.far_begin, 1);
+  EXPECT_EQ(pages.far_end, 14);
+  EXPECT_EQ(pages.far_blocks, 8);
+  EXPECT_FALSE(pages.looks_twice());
+  EXPECT_EQ(policy.ScoredBytes({.head_dim = 64}), (2 * 64 + 8) / 64.0);
+  // Not more than there are, or none at all.
+  policy.breadth = 40;
+  EXPECT_EQ(BudgetOf(policy, all, 1023).OfCoarse(4).far_blocks, 13);
+  const SelectionBudget narrow = {.far_begin = 5, .far_end = 7, .far_blocks = 1, .candidates = 2};
+  EXPECT_EQ(narrow.OfCoarse(4).far_begin, narrow.OfCoarse(4).far_end);
+  EXPECT_EQ(narrow.OfCoarse(4).far_blocks, 0);
+}
+
 TEST(SelectionPolicyTest, ABudgetMayGrowWithTheSequence) {
   SelectionPolicy policy = PolicyOf(128, 32, 96);
   policy.growth = 0.125;
@@ -199,6 +222,10 @@ TEST(SelectionPolicyTest, BoundsHoldEveryBudget) {
         EXPECT_LE(twice.OfCandidates().Capacity(all[0].blocks, 4),
                   BoundsOf(policy, length, 4).candidates);
         EXPECT_LE(twice.Capacity(all[0].blocks, 4), BoundsOf(policy, length, 4).capacity);
+        SelectionPolicy by_pages = policy;
+        by_pages.search_slots = 64;
+        EXPECT_LE(twice.OfCoarse(4).Capacity(all[0].blocks / 4, 4),
+                  BoundsOf(by_pages, length, 4).candidates);
         policy.prompts = SelectionPolicy::Prompts::kSelected;
         const SelectItem rows = RowsOf(PromptBudgetOf(policy, all, length));
         EXPECT_LE(rows.OfCandidates().Capacity(all[0].blocks, 4),

@@ -68,7 +68,7 @@ void Step::ForEachClosing(const Entry& entry, int group, const Visit& visit) {
 void Step::SummarizeClosedPages(const Entry& entry) {
   constexpr SlabKind kKind = SlabKind::kKeysValues;
   const CacheFormat& format = cache_.format;
-  std::vector<SummarizeItem> items;
+  PagesToSummarize pages(cache_);
   for (int group = 0; entry.closing > 0 && group < format.head_groups(current_); ++group) {
     ForEachClosing(entry, group, [&](Slab& slab, int first, int last, int64_t page) {
       if (slab.summary == nullptr || slab.summarised != first) return;
@@ -78,14 +78,12 @@ void Step::SummarizeClosedPages(const Entry& entry) {
                          .page_stride = format.page_stride(),
                          .head_stride = RowStride(entry, kKind),
                          .count = (last - first) * cache_.math.slots()};
-      SummarizeItem& item = items.emplace_back(SummaryOf(format, slab, keys, first));
       const int64_t angles = page * cache_.math.slots() * (entry.rotated.rotary_dim / 2);
-      item.rotated = {entry.rotated.cos + angles, entry.rotated.sin + angles,
-                      entry.rotated.rotary_dim};
+      pages.Add(slab, keys, first,
+                {entry.rotated.cos + angles, entry.rotated.sin + angles, entry.rotated.rotary_dim});
     });
   }
-  if (items.empty()) return;
-  cache_.options.kernels->Summarize(*cache_.compute, format.page, format.summary, items);
+  pages.Summarize();
 }
 
 void Step::CopyClosedPages(const Entry& entry) {

@@ -56,10 +56,9 @@ Status StepReads::SummarizeOnDisk(std::span<const SlabId> slabs) {
     const Result<SlabView> view = reader_->Next();
     status = view.status();
     if (!status.ok()) break;
-    const SummarizeItem summaries =
-        SummaryOf(cache_.format, (*cache_.slabs)[item.slab], view->keys.pages, 0);
-    cache_.options.kernels->Summarize(*cache_.compute, cache_.format.page, cache_.format.summary,
-                                      {&summaries, 1});
+    PagesToSummarize pages(cache_);
+    pages.Add((*cache_.slabs)[item.slab], view->keys.pages, 0);
+    pages.Summarize();
     reader_->Finish(*view);
   }
   promoted_.clear();

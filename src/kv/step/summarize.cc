@@ -15,11 +15,12 @@ void SummarizePages(Cache& cache, Slab& slab, int first, int last, RopeTable rot
   last = std::min(last, slab.pages);
   if (slab.summary == nullptr || from >= last) return;
   slab.summarised = last;
-  SummarizeItem item = SummaryOf(format, slab, RunIn(format, slab.data, from, last - from), from);
   const int64_t skipped = (from - first) * cache.math.slots() * (rotated.rotary_dim / 2);
-  item.rotated = {rotated.cos + skipped, rotated.sin + skipped, rotated.rotary_dim};
+  PagesToSummarize pages(cache);
+  pages.Add(slab, RunIn(format, slab.data, from, last - from), from,
+            {rotated.cos + skipped, rotated.sin + skipped, rotated.rotary_dim});
   cache.lanes.Wait(Lane::kCompute, slab.written);
-  cache.options.kernels->Summarize(*cache.compute, format.page, format.summary, {&item, 1});
+  pages.Summarize();
   slab.used.Add(Lane::kCompute, cache.lanes.Soon(Lane::kCompute));
 }
 
@@ -29,11 +30,12 @@ bool LacksSummaries(const Slab& slab) {
   return slab.summary != nullptr && slab.summarised < slab.pages;
 }
 
-SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageRun& keys,
-                        int first) {
+void PagesToSummarize::Add(const Slab& slab, const PageRun& keys, int first, RopeTable rotated) {
+  const CacheFormat& format = cache_.format;
   const int64_t block = first * format.page_blocks();
   SummarizeItem item;
   item.keys = keys;
+  item.rotated = rotated;
   item.heads = format.HeadsIn(slab.layer, slab.group);
   item.codes = slab.summary + block * format.summary.code_bytes(format.page.head_dim);
   item.scales = reinterpret_cast<float*>(slab.summary + format.summary_scales_offset() +
@@ -45,7 +47,25 @@ SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageR
   }
   item.codes_head_stride = format.summary_head_stride();
   item.scales_head_stride = 2 * format.segment_blocks();
-  return item;
+  blocks_.push_back(item);
+  if (!format.page_summaries) return;
+  item.codes = slab.summary + format.page_summary_offset() +
+               first * format.summary.code_bytes(format.page.head_dim);
+  item.scales = reinterpret_cast<float*>(slab.summary + format.page_summary_scales_offset() +
+                                         first * SummaryFormat::scale_bytes());
+  item.sketch = nullptr;
+  item.codes_head_stride = format.page_summary_head_stride();
+  item.scales_head_stride = int64_t{2} * format.segment_pages;
+  pages_.push_back(item);
+}
+
+void PagesToSummarize::Summarize() {
+  Kernels& kernels = *cache_.options.kernels;
+  const CacheFormat& format = cache_.format;
+  if (blocks_.empty()) return;
+  kernels.Summarize(*cache_.compute, format.page, format.summary, blocks_);
+  if (pages_.empty()) return;
+  kernels.Summarize(*cache_.compute, format.page, format.page_summary(), pages_);
 }
 
 void SummarizeSegment(Cache& cache, std::span<const SlabId> slabs, int64_t position,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/selection.h"
 #include "kv/pages/format.h"
@@ -14,10 +15,22 @@
 
 namespace headway::kv {
 
-// Makes the summaries of whole pages of a slab that has a frame for them. `keys` are the pages of
-// all heads of its group, of which the first one is page `first` of the slab.
-SummarizeItem SummaryOf(const CacheFormat& format, const Slab& slab, const PageRun& keys,
-                        int first);
+// Closed pages whose summaries are made together.
+class PagesToSummarize {
+ public:
+  explicit PagesToSummarize(Cache& cache) : cache_(cache) {}
+
+  // Pages of a slab that has a frame for their summaries. `keys` are those of all heads of its
+  // group, of which the first one is page `first` of the slab; `rotated` has a row for each slot.
+  void Add(const Slab& slab, const PageRun& keys, int first, RopeTable rotated = {});
+  // On the compute lane.
+  void Summarize();
+
+ private:
+  Cache& cache_;
+  std::vector<SummarizeItem> blocks_;
+  std::vector<SummarizeItem> pages_;  // the same keys, by whole pages
+};
 
 // Whether closed pages of a slab that has a frame for their summaries do not have them yet.
 bool LacksSummaries(const Slab& slab);
