@@ -52,7 +52,8 @@ constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
 constexpr SummaryFormat kOneLook = {.kind = SummaryKind::kMoments, .block_slots = 16};
 // In front of blocks.
 constexpr int kRun = kDefaultPageSlots / kOneLook.block_slots;
-constexpr SummaryFormat kOfPages = {.kind = SummaryKind::kMoments, .block_slots = kDefaultPageSlots};
+constexpr SummaryFormat kOfPages = {.kind = SummaryKind::kMoments,
+                                    .block_slots = kDefaultPageSlots};
 constexpr int kSearchSteps = 8;                                       // that one search may be for
 constexpr int64_t kCandidates = 8 * kFarKeys / kSummary.block_slots;  // of a second look
 // Keys of open pages.

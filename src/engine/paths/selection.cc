@@ -140,6 +140,8 @@ class SelectionPath : public AttentionPath {
     return entry.decode && (entry.drafting || !policy_.drafts());
   }
   bool Choose(int layer, int entry);
+  SelectItem SelectOf(int layer, const Choice& choice,
+                      std::span<const SegmentPlace> segments) const;
   SelectItem SearchOf(const SelectItem& select) const;
   DecodeRest RestOf(int layer, const Choice& choice);
   AttendBlocksItem AttendTo(int layer, const Choice& choice, const SelectItem& select);
@@ -266,6 +268,29 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
   first_[static_cast<size_t>(layer) + 1] = choices_.size();
 }
 
+SelectItem SelectionPath::SelectOf(int layer, const Choice& choice,
+                                   std::span<const SegmentPlace> segments) const {
+  std::byte* const lists = parts_.memory + memory_.ListsAt(layer, choice.entry);
+  const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, choice.entry);
+  SelectItem select;
+  select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
+  select.turn = context_.turns->OfRows(choice.entry);
+  select.keys = keys_;
+  select.keys.segments = segments;
+  select.keys.blocks = choice.blocks;
+  select.budget = choice.budget;
+  select.blocks = reinterpret_cast<int32_t*>(lists);
+  select.capacity = memory_.bounds.capacity;
+  select.counts = reinterpret_cast<int32_t*>(lists + memory_.lists);
+  select.candidates = search.candidates;
+  select.candidates.run = policy_.search_run();
+  select.candidates_listed = !choice.searched || policy_.searches_pages();
+  select.survivors = search.survivors;
+  select.first_stage = choice.first_stage;
+  select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
+  return select;
+}
+
 // The choice of pages in front of one among their blocks.
 SelectItem SelectionPath::SearchOf(const SelectItem& select) const {
   SelectItem search = select;
@@ -333,25 +358,8 @@ void SelectionPath::BeginLayer(int layer) {
   watched_.clear();
   for (Choice& choice : choices) {
     Reuse(&choice, &KeptOf(layer, choice.entry));
-    std::byte* const lists = parts_.memory + memory_.ListsAt(layer, choice.entry);
-    SelectItem select;
-    select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
-    select.turn = context_.turns->OfRows(choice.entry);
-    select.keys = keys_;
-    select.keys.segments =
-        std::span(places_).subspan(choice.first - choices[0].first, choice.reads);
-    select.keys.blocks = choice.blocks;
-    select.budget = choice.budget;
-    select.blocks = reinterpret_cast<int32_t*>(lists);
-    select.capacity = memory_.bounds.capacity;
-    select.counts = reinterpret_cast<int32_t*>(lists + memory_.lists);
-    const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, choice.entry);
-    select.candidates = search.candidates;
-    select.candidates.run = policy_.search_run();
-    select.candidates_listed = !choice.searched || policy_.searches_pages();
-    select.survivors = search.survivors;
-    select.first_stage = choice.first_stage;
-    select.scratch = parts_.memory + memory_.ScratchAt(choice.entry);
+    const SelectItem select = SelectOf(
+        layer, choice, std::span(places_).subspan(choice.first - choices[0].first, choice.reads));
     if (choice.made) selects_.push_back(select);
     if (choice.made && choice.searched && policy_.searches_pages()) {
       searches_.push_back(SearchOf(select));
