@@ -212,7 +212,7 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
       "which take a sixteenth of a 16-bit cache on the device; with pages only");
   AddNumber(app, sparse, "--sparse-levels", &engine.sparse_levels, {1, 2},
             "2: decode looks at summaries of whole pages first, and at those of blocks in the best "
-            "pages only, which have eight times the keys: faster from some 500,000 tokens on; with "
+            "pages only, which have eight times the keys: faster from some 650,000 tokens on; with "
             "pages, quest and infllm");
   AddNumber(app, sparse, "--sparse-refresh", &engine.sparse_refresh, {1, kMaxCount},
             "tokens that one choice is for, in decode and until a page is full: those behind the "
