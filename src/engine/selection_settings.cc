@@ -275,11 +275,15 @@ Option AskedForBy(const kv::SelectionPolicy& policy) {
 }
 
 const char* SelectorName(const kv::SelectionPolicy& policy) {
+  // Heads may have budgets of their own for other reasons, too: a bound, or a reach beyond the
+  // window.
+  const char* name = "none";
   for (const Selector& each : kSelectors) {
-    const bool same_share = each.share == policy.share || policy.is_bounded();
-    if (each.kind == policy.summary.kind && same_share) return each.name;
+    if (each.kind != policy.summary.kind) continue;
+    if (each.share == policy.share) return each.name;
+    name = each.name;
   }
-  return "?";
+  return name;
 }
 
 Status ReadSelection(const EngineOptions& options, Settings* settings) {

@@ -78,6 +78,9 @@ TEST(Settings, SelectionIsRead) {
     options.selector = name;
     policy = ReadSettings(options)->selection;
     EXPECT_STREQ(SelectorName(policy), name);
+    // Beyond the window each head has a budget of its own.
+    policy.share = BudgetShare::kHead;
+    EXPECT_STREQ(SelectorName(policy), name == std::string("oracle") ? "oracle-heads" : name);
     const int block = options.selector == "infinitehip" ? 8
                       : options.selector == "infllm"    ? 64
                                                         : 16;
