@@ -280,7 +280,8 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
       const Approximate shared = Approximately(options);
       // A GPU's products of other shapes add in other orders, and what is left out leaves margins
       // small.
-      if (!OnGpu()) {
+      // So do thresholds of salience, by rounding.
+      if (!OnGpu() && (options.selector != "none" || options.evict != "none")) {
         EXPECT_EQ(shared.tokens, one.tokens) << ranks << " ranks";
       }
       // Rounding may tell two keys of nearly equal worth apart, and budgets of ranks differ.
