@@ -54,7 +54,8 @@ class Mpirun : public Cli {
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, HasSubstr(message));
     size_t errors = 0;
-    for (size_t at = 0; (at = outcome.err.find("headway: error: ", at)) != std::string::npos; ++at) {
+    for (size_t at = 0; (at = outcome.err.find("headway: error: ", at)) != std::string::npos;
+         ++at) {
       ++errors;
     }
     EXPECT_EQ(errors, 1u) << outcome.err;
