@@ -20,6 +20,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 #include "kernels/page_codec.h"
+#include "kernels/selection_scratch.h"
 #include "unwrap.h"
 
 namespace headway::bench {

@@ -30,6 +30,7 @@
 #include "base/thread_pool.h"
 #include "kernels/backend/backend.h"
 #include "kernels/page_codec.h"
+#include "kernels/selection_scratch.h"
 #include "unwrap.h"
 
 namespace headway::bench {

@@ -126,6 +126,17 @@ HarnessConfig Selecting(int64_t keys, int64_t distance = 0) {
   return config;
 }
 
+// The same by keys that stand for chunks; the outer layers, which are all of the tiny model's,
+// choose more.
+HarnessConfig InStages(int64_t keys, int64_t distance) {
+  HarnessConfig config = Selecting(keys, distance);
+  config.selection.summary.kind = SummaryKind::kStages;
+  config.selection.share = BudgetShare::kHead;
+  config.selection.stages = {{{64, 128}, {16, 64}}};
+  config.selection.outer_keys = keys + 8;
+  return config;
+}
+
 HarnessConfig Listing(HarnessConfig config, const ListedBlock& listed, int64_t* rows) {
   config.wrap_kernels = [listed, rows](std::unique_ptr<Kernels> kernels) {
     return std::make_unique<ListsFixed>(std::move(kernels), listed, rows);
@@ -162,8 +173,8 @@ TEST_P(SelectedPrefill, KeysThatAreAllListedAreAttendedToExactly) {
 TEST_P(SelectedPrefill, WherePagesLieNeverChangesABit) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   const std::vector<TokenId> tokens = RandomTokens(400, 96, 9);
-  for (const int64_t distance : {0, 40}) {
-    const HarnessConfig config = Selecting(40, distance);
+  for (const HarnessConfig& config :
+       {Selecting(40), Selecting(40, 40), InStages(40, 0), InStages(40, 40)}) {
     const LogitRows expected = RunTokens(*model, config, tokens, 10);
     for (const kv::PlacementKind placement :
          {kv::PlacementKind::kLru, kv::PlacementKind::kHostOnly, kv::PlacementKind::kRecent}) {
@@ -173,8 +184,9 @@ TEST_P(SelectedPrefill, WherePagesLieNeverChangesABit) {
         other.group_heads = group_heads;
         other.device_slabs = placement == kv::PlacementKind::kHostOnly ? 0 : 7;
         ExpectSameBits(expected, RunTokens(*model, other, tokens, 10),
-                       "placement " + std::to_string(static_cast<int>(placement)) + ", groups of " +
-                           std::to_string(group_heads));
+                       "kind " + std::to_string(static_cast<int>(config.selection.summary.kind)) +
+                           ", placement " + std::to_string(static_cast<int>(placement)) +
+                           ", groups of " + std::to_string(group_heads));
       }
     }
   }
@@ -185,8 +197,7 @@ TEST_P(SelectedPrefill, NoPageCacheChangesABit) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   const std::vector<TokenId> tokens = RandomTokens(400, 96, 18);
   for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
-    for (const int64_t distance : {0, 40}) {
-      HarnessConfig config = Selecting(40, distance);
+    for (HarnessConfig config : {Selecting(40), Selecting(40, 40), InStages(40, 40)}) {
       config.encoding = encoding;
       const LogitRows expected = RunTokens(*model, config, tokens, 20);
       for (const int64_t bytes : {20 << 10, 200 << 10, 8 << 20}) {
@@ -194,9 +205,9 @@ TEST_P(SelectedPrefill, NoPageCacheChangesABit) {
         other.placement = kv::PlacementKind::kHostOnly;
         other.device_slabs = 0;
         other.page_cache_bytes = bytes;
-        ExpectSameBits(
-            expected, RunTokens(*model, other, tokens, 20),
-            "distance " + std::to_string(distance) + ", " + std::to_string(bytes) + " bytes");
+        ExpectSameBits(expected, RunTokens(*model, other, tokens, 20),
+                       "distance " + std::to_string(config.selection.distance) + ", " +
+                           std::to_string(bytes) + " bytes");
       }
     }
   }
@@ -388,6 +399,22 @@ TEST_P(SelectedPrefill, MovedBlocksAreAShorterText) {
   ExpectMovedBlocksToBeAShorterText(TinyNeoXConfig(GetParam(), true));
 }
 
+// What choices of prompts and of decode were asked for.
+class SeesStages : public ForwardingKernels {
+ public:
+  SeesStages(std::unique_ptr<Kernels> inner, std::vector<SelectItem>* seen)
+      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    seen_.insert(seen_.end(), items.begin(), items.end());
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  std::vector<SelectItem>& seen_;
+};
+
 // Of each list, blocks that are recent stay where they are, and all others come to one place.
 class SeesMoves : public ForwardingKernels {
  public:
@@ -430,6 +457,32 @@ TEST_P(SelectedPrefill, FarBlocksMayComeToOnePlace) {
   };
   EXPECT_NE(RunTokens(*model, config, tokens, 10).back(), consecutive.back());
   EXPECT_GT(far, 0);
+}
+
+// Keys that are read to choose are without their rotation where queries are turned.
+TEST_P(SelectedPrefill, StagesUndoTheRotationOfKeysBeyondTheWindow) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 27);
+  for (const int64_t distance : {0, 40}) {
+    std::vector<SelectItem> seen;
+    HarnessConfig config = InStages(40, distance);
+    config.wrap_kernels = [&seen](std::unique_ptr<Kernels> kernels) {
+      return std::make_unique<SeesStages>(std::move(kernels), &seen);
+    };
+    RunTokens(*model, config, tokens, 5);
+    int64_t prompts = 0;
+    for (const SelectItem& item : seen) {
+      prompts += item.rows > 1 ? 1 : 0;
+      EXPECT_EQ(item.rotated.rotary_dim, distance > 0 ? model->rotary_dim() : 0);
+      EXPECT_EQ(item.turn.rotary_dim, item.rotated.rotary_dim);
+      EXPECT_EQ(item.budget.stages[0].blocks, 8);
+      EXPECT_FALSE(item.looks_twice());
+      if (!item.budget.chooses()) continue;
+      EXPECT_EQ(item.budget.far_blocks, 6) << "of an outer layer";
+    }
+    EXPECT_GE(prompts, 2 * model->shape().layers);
+    EXPECT_GT(std::ssize(seen), prompts);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SelectedPrefill, ::testing::Values(DType::kF32, DType::kBF16),

@@ -152,7 +152,7 @@ struct EngineOptions {
   // steps choose.
   int64_t sparse_cache = kSparseCacheAuto;
   // Prompts are read so, too: a chunk attends to itself exactly, and blocks of its rows choose keys
-  // of what lies before it.
+  // of what lies before it. For pages, quest and infinitehip.
   bool sparse_prefill = false;
   // There: every so many tokens of a chunk, one attends to all keys, too, and what that changes in
   // its attention's output is added to those of the tokens up to the next (Willette et al., "Delta

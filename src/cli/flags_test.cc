@@ -215,6 +215,28 @@ TEST(Flags, ComeFromTheEnvironment) {
   EXPECT_EQ(flags.model.engine.threads, 1) << "the command line wins";
 }
 
+TEST(Flags, APolicyMayStandForOthers) {
+  const auto read = [](Args args) {
+    AllFlags flags;
+    TestConsole test;
+    args.insert(args.begin(), "m");
+    EXPECT_FALSE(ParseAll(args, &flags, &test).has_value()) << test.err();
+    return flags.model.engine;
+  };
+  EXPECT_EQ(read({"--policy", "kvpr"}).policy, "kvpr");
+  EngineOptions engine = read({"--sparse", "--policy", "infinitehip"});
+  EXPECT_EQ(engine.policy, "auto");
+  EXPECT_EQ(engine.selector, "infinitehip");
+  EXPECT_EQ(engine.hip_refresh, "16,8");
+  EXPECT_EQ(engine.sparse_refresh, 4);
+  EXPECT_TRUE(engine.sparse_prefill);
+  engine = read({"--sparse-refresh", "8", "--hip-refresh", "32,16", "--policy", "infinitehip",
+                 "--sparse-prefill=false"});
+  EXPECT_EQ(engine.hip_refresh, "32,16");
+  EXPECT_EQ(engine.sparse_refresh, 8);
+  EXPECT_FALSE(engine.sparse_prefill);
+}
+
 TEST(Flags, WrongOnesAreNamedInOneLine) {
   const std::pair<Args, std::string> cases[] = {
       {{}, "MODEL is missing"},

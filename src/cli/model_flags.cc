@@ -76,6 +76,34 @@ void AddMemoryFlags(CLI::App& app, EngineOptions& engine) {
       ->type_name("DIR");
 }
 
+// InfiniteHiP as published: its selector, with its refresh intervals, in prompts, too. Flags that
+// follow in the help may say otherwise.
+void AskForInfiniteHip(EngineOptions& engine) {
+  engine.policy = EngineOptions{}.policy;
+  engine.selector = "infinitehip";
+  engine.hip_refresh = "16,8";
+  engine.sparse_refresh = 4;
+  engine.sparse_prefill = true;
+}
+
+void AddPolicyFlag(CLI::App& app, const std::string& group, EngineOptions& engine) {
+  const auto read = [&engine](const std::string& name) {
+    engine.policy = name;
+    if (name == "infinitehip") AskForInfiniteHip(engine);
+  };
+  app.add_option_function<std::string>(
+         "--policy", read,
+         "how the cache moves: auto, or as a published method does, for comparison: headinfer "
+         "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
+         "part of it); infinitehip, an approximation, is --selector infinitehip --sparse-refresh 4 "
+         "--hip-refresh 16,8 --sparse-prefill")
+      ->check(
+          CLI::IsMember({"auto", "headinfer", "layerwise", "kvpr", "infinitehip"}).description(""))
+      ->group(group)
+      ->type_name("NAME")
+      ->default_str(engine.policy);
+}
+
 // How the cache is cut, placed and stored.
 void AddCutFlags(CLI::App& app, EngineOptions& engine) {
   const std::string more = More("Memory");
@@ -84,10 +112,7 @@ void AddCutFlags(CLI::App& app, EngineOptions& engine) {
             "where parts of the cache go: first-fit (the fastest memory with room), lru, recent "
             "(the last tokens stay on the device, older ones make room), host-only or disk-only; "
             "auto: recent with --sparse, --selector or --draft sparse, else first-fit");
-  AddChoice(app, more, "--policy", &engine.policy, {"auto", "headinfer", "layerwise", "kvpr"},
-            "how the cache moves: auto, or as a published method does, for comparison: headinfer "
-            "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
-            "part of it)");
+  AddPolicyFlag(app, more, engine);
   AddChoice(
       app, more, "--kv-encoding", &engine.kv_encoding,
       {"none", "bf16", "f16", "lossless", "int8", "fp8", "int4"},

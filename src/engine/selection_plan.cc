@@ -35,8 +35,8 @@ int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& conf
   const int64_t block = policy.summary.block_slots;
   const int64_t recent = policy.recent + block - 1;  // these begin anywhere in a block
   const bool together = policy.far_positions == kv::SelectionPolicy::FarPositions::kTogether;
-  const int64_t far =
-      together ? block : RoundUp(policy.sink, block) + RoundUp(policy.KeysAt(length), block);
+  const int64_t most = std::max(policy.KeysAt(length), policy.outer_keys);
+  const int64_t far = together ? block : RoundUp(policy.sink, block) + RoundUp(most, block);
   const int64_t listed = far + recent;
   return std::min(kSelectedChunk, config.max_position - listed);
 }
@@ -148,6 +148,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   chosen.open_keys = static_cast<double>(basis.page_slots) / 2.0;
   if (policy.prompts == kv::SelectionPolicy::Prompts::kSelected) {
     chosen.prompts = plan::KeySelection::Prompts::kSelected;
+    chosen.prompt_survivor_bytes = policy.SurvivorBytesAnew(page, longest);
     chosen.pool_tokens = static_cast<double>(kPoolRows);
     chosen.list_tokens = static_cast<double>(kSelectRows);
     chosen.search_tokens = static_cast<double>(kSearchRows);
@@ -209,7 +210,7 @@ Status CheckSelection(const LayoutBasis& basis) {
       demotes || basis.selection.prompts == kv::SelectionPolicy::Prompts::kSelected;
   if (prompts && !TakesRows(summary.kind)) {
     return Unsupported({Option::kSelector,
-                        ": only pages and quest choose keys in prompts, and "
+                        ": only pages, quest and infinitehip choose keys in prompts, and "
                         "beyond the trained window"});
   }
   if (prompts && !basis.kernels->SelectsInPrompts()) {

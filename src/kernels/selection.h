@@ -23,7 +23,8 @@
 namespace headway {
 
 // How blocks are scored: by what a summary says of their keys, channel by channel, or without one
-// by the keys themselves, which are read where they lie. All but the first two in decode alone.
+// by the keys themselves, which are read where they lie. Which of them prompts may choose by, says
+// TakesRows.
 enum class SummaryKind : uint8_t {
   kMoments,  // mean and variance: a score is q·mean + ½ Σ q²·variance
   kBoxes,    // least and greatest: a score is Σ max(q·least, q·greatest), an upper bound (Quest)
@@ -37,7 +38,8 @@ constexpr bool HasSummaries(SummaryKind kind) {
 
 // Whether several rows may choose at once, and be turned before they are scored.
 constexpr bool TakesRows(SummaryKind kind) {
-  return kind == SummaryKind::kMoments || kind == SummaryKind::kBoxes;
+  return kind == SummaryKind::kMoments || kind == SummaryKind::kBoxes ||
+         kind == SummaryKind::kStages;
 }
 
 // What a summary keeps beside that of each key, for a second look at the blocks that score best.
@@ -162,6 +164,13 @@ struct ChunkStage {
 };
 inline constexpr int kChunkStages = 2;
 
+// The rotation of keys, which is undone before they are scored (selection::AngleAt the positions of
+// their segments); with a rotary_dim of 0 they are scored as they lie.
+struct KeyRotation {
+  const float* inv_freq = nullptr;  // [rotary_dim / 2], as BlockMove has them
+  int rotary_dim = 0;
+};
+
 // A bound of what lists leave out (selection_bound.h): of the attention of each query head a share
 // of at most epsilon, as a sample of the far blocks tells, with as many standard deviations of its
 // estimate to spare.
@@ -226,6 +235,29 @@ struct SelectionBudget {
     const int64_t all = CeilDiv(far_end - far_begin, stage.blocks);
     return stage.kept < all ? stage.kept : all;
   }
+  // The most chunks of a head that a stage scores, those of the last one being single blocks, and
+  // all that survive.
+  int64_t StageEntries() const {
+    int64_t most = 0;
+    int64_t surviving = 0;
+    int64_t before = 1;                    // chunks that survived the stage before
+    int64_t parent = far_end - far_begin;  // blocks of one
+    const auto score = [&](int64_t blocks) {
+      const int64_t all = CeilDiv(far_end - far_begin, blocks);
+      const int64_t pieces = before * CeilDiv(parent, blocks);
+      const int64_t scored = pieces < all ? pieces : all;
+      most = most < scored ? scored : most;
+    };
+    for (const ChunkStage& stage : stages) {
+      if (stage.blocks == 0) continue;
+      score(stage.blocks);
+      before = Survivors(stage);
+      parent = stage.blocks;
+      surviving += before;
+    }
+    score(1);
+    return most + surviving;
+  }
   // The most blocks that a head may list.
   int64_t Capacity(int64_t blocks, int heads) const {
     if (is_bounded()) return blocks;
@@ -243,6 +275,14 @@ struct SelectionBudget {
 inline constexpr int64_t kSelectRows = 64;
 inline constexpr int64_t kPoolRows = 8;
 inline constexpr int64_t kSearchRows = 64;
+// Of SummaryKind::kStages no rows are pooled: each so many rows of a block of rows, from the first
+// on, one is a query as it is, as published (Lee et al., "InfiniteHiP": a query block of 64 with a
+// stride of 4), or fewer, so that a KV head has at most kSelectRows queries.
+constexpr int64_t StageRowStep(int group) {
+  constexpr int64_t kStride = 4;
+  const int64_t fewest = CeilDiv(kSelectRows, kSelectRows / group);
+  return fewest > kStride ? fewest : kStride;
+}
 
 // What the first of two looks lists: the candidates of the second, and all blocks that are not far.
 // Or what a stage lists for the next one. Device memory, which the caller may keep for later calls.
@@ -263,6 +303,7 @@ struct SelectItem {
   // How each row is rotated, beside what it is already, before it is scored; with a rotary_dim of 0
   // it is scored as it is.
   RopeTable turn = {};
+  KeyRotation rotated = {};  // of SummaryKind::kStages alone
   BlockedKeys keys;
   SelectionBudget budget;
   // Written: the listed blocks of each block of rows and head, ascending, and how many they are.
@@ -276,12 +317,13 @@ struct SelectItem {
   // budget's OfCoarse.
   CandidateLists candidates = {};
   bool candidates_listed = false;  // by an earlier call: there is no first look
-  // Of SummaryKind::kStages: the first block of each chunk that survives a stage, with room for all
-  // that may survive. Those of stages before first_stage are of an earlier call over as many blocks
-  // with the same budget; those of the others are written, unless the budget chooses nothing.
+  // Of SummaryKind::kStages and one row: the first block of each chunk that survives a stage, with
+  // room for all that may survive. Those of stages before first_stage are of an earlier call over
+  // as many blocks with the same budget; those of the others are written, unless the budget chooses
+  // nothing.
   std::array<CandidateLists, kChunkStages> survivors = {};
   int first_stage = 0;
-  std::byte* scratch = nullptr;  // SelectScratchBytes, aligned to 256
+  std::byte* scratch = nullptr;  // SelectScratchBytes, or SelectStagesBytes, aligned to 256
 
   int64_t row_blocks() const { return CeilDiv(rows, kSelectRows); }
   // The rows of a prefill look once where most far blocks would be candidates.
@@ -375,56 +417,6 @@ struct AttendBlocksItem {
 // Pooled queries of a block of rows, of an item's `rows`.
 constexpr int64_t PoolsOf(int64_t rows, int64_t pool_rows = kPoolRows) {
   return CeilDiv(rows < kSelectRows ? rows : kSelectRows, pool_rows);
-}
-
-// Scratch of `queries` of a KV head that share shares: query heads, or their pooled queries. They
-// make so many lists of a head.
-constexpr int64_t SelectQueriesBytes(int heads, int64_t queries, int64_t blocks,
-                                     int64_t lists = 1) {
-  constexpr int64_t kLine = 256;
-  return RoundUp(heads * queries * blocks * int64_t{sizeof(float)}, kLine) +    // scores
-         RoundUp(heads * queries * int64_t{1280}, kLine) +                      // queries, and sums
-         lists * (RoundUp(heads * blocks * int64_t{sizeof(uint16_t)}, kLine) +  // codes of worth
-                  RoundUp(heads * int64_t{2048} * int64_t{sizeof(uint32_t)}, kLine));  // histograms
-}
-
-// Candidates of all blocks of rows, at most so many of a head.
-constexpr int64_t RowCandidatesBytes(int heads, int64_t rows, int64_t candidates) {
-  constexpr int64_t kLine = 256;
-  return RoundUp(CeilDiv(rows, kSelectRows) * heads * (candidates + 1) * int64_t{sizeof(int32_t)},
-                 kLine);
-}
-
-// Scratch of a second look at the sketches of `candidates` blocks of a head, at most.
-constexpr int64_t SketchLookBytes(int heads, int group, int64_t candidates) {
-  constexpr int64_t kLine = 256;
-  // Tops and masses.
-  return 2 * RoundUp(int64_t{heads} * group * candidates * int64_t{sizeof(float)}, kLine);
-}
-
-// Scratch of SelectItem and AttendBlocksItem, for at most these many blocks of a head, segments of
-// all head groups, and rows. Blocks of rows are scored one after the other, or some together, where
-// kSelectRowsBytes hold more than one. `candidates`: of one row, CandidateLists::capacity where a
-// second look is at sketches; of more rows, what the first of two looks lists of a head at most;
-// else 0.
-inline constexpr int64_t kSelectRowsBytes = int64_t{64} << 20;
-constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64_t segments,
-                                     int64_t rows = 1, int64_t candidates = 0) {
-  constexpr int64_t kLine = 256;
-  const int64_t places = RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine);
-  if (rows == 1) {
-    return places + SelectQueriesBytes(heads, group, blocks) +
-           SketchLookBytes(heads, group, candidates);
-  }
-  constexpr int64_t kPools = kSelectRows / kPoolRows;
-  const int64_t all =
-      CeilDiv(rows, kSelectRows) * SelectQueriesBytes(heads, group * kPools, blocks);
-  const int64_t some = all < kSelectRowsBytes ? all : kSelectRowsBytes;
-  // As many pools of a first look make lists of more blocks of rows.
-  const int64_t lists = candidates > 0 ? kSearchRows / kPoolRows : 1;
-  const int64_t least = SelectQueriesBytes(heads, group * kPools, blocks, lists);
-  return places + (some > least ? some : least) +
-         (candidates > 0 ? RowCandidatesBytes(heads, rows, candidates) : 0);
 }
 
 class SelectionKernels {

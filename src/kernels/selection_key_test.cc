@@ -42,6 +42,20 @@ TEST(SelectionKeyMathTest, LanesAreAddedByHalves) {
   EXPECT_EQ(selection::SumOfLanes(ends), 1.0f);
 }
 
+TEST(SelectionKeyMathTest, AnglesAreRightAtAnyPosition) {
+  Random random(2);
+  for (int i = 0; i < 20000; ++i) {
+    const int64_t position = random.Below(int64_t{1} << (1 + random.Below(23)));
+    const auto frequency = static_cast<float>(std::pow(5e5, -1e-3 * random.Below(1000)));
+    const double angle = static_cast<double>(position) * static_cast<double>(frequency);
+    const selection::Pair found = selection::AngleAt(position, frequency);
+    ASSERT_NEAR(found.x, std::cos(angle), 3e-7) << position << " " << frequency;
+    ASSERT_NEAR(found.y, std::sin(angle), 3e-7) << position << " " << frequency;
+  }
+  EXPECT_EQ(selection::AngleAt(0, 1.0f).x, 1.0f);
+  EXPECT_EQ(selection::AngleAt(0, 1.0f).y, 0.0f);
+}
+
 TEST(SelectionKeyMathTest, WhatIsNoNumberHasNoLogitToSpeakOf) {
   EXPECT_EQ(selection::LogitOf(3.0f, 0.5f), 1.5f);
   for (const float dot : {kNan, kInfinity, -kInfinity, 0x1p101f}) {
@@ -186,6 +200,51 @@ TEST(SelectionKeysTest, AStageMayChooseAmongWhatSurvivedForAnotherQuery) {
 TEST(SelectionKeysTest, AnyQueryOfTheGroupMayWantAChunk) {
   const std::vector<float> keys = {0, 0, 1, 1, 0, 0, -3, -3, 0, 0, 0, 0, 0, 0, 2, 2};
   EXPECT_THAT(List(SummaryKind::kStages, keys, Staged(0, 0, 2), {1, -1}), ElementsAre(3, 7));
+}
+
+// One head of two channels that rotate by a radian a position: blocks of two slots, one page.
+TEST(SelectionKeysTest, RowsChooseByKeysWithoutTheirRotation) {
+  constexpr int64_t kFirst = 1000, kKeys = 16;
+  std::vector<float> keys, q;
+  const auto add = [](std::vector<float>& to, float size, double angle) {
+    to.push_back(size * static_cast<float>(std::cos(angle)));
+    to.push_back(size * static_cast<float>(std::sin(angle)));
+  };
+  // All are at no angle but the sixth block's, which are at a radian.
+  for (int64_t i = 0; i < kKeys; ++i) {
+    add(keys, 1.0f, static_cast<double>(kFirst + i) + (i / 2 == 5 ? 1.0 : 0.0));
+  }
+  // Of 70 rows each fourth one of a block of 64 is a query: in the first block one of them, in the
+  // second one its first row. Their angles are what their tables leave of a radian.
+  std::vector<float> cos, sin;
+  for (int row = 0; row < 70; ++row) {
+    const bool wants = row == 8 || row == 64;
+    add(q, wants ? 2.0f : row % 4 == 0 ? 0.0f : 9.0f, wants ? 0.25 : -0.75);
+    cos.push_back(static_cast<float>(std::cos(0.75)));
+    sin.push_back(static_cast<float>(std::sin(0.75)));
+  }
+  const float inv_freq = 1.0f;
+  const SegmentPlace place = {.slab = reinterpret_cast<const std::byte*>(keys.data()),
+                              .position = kFirst};
+  constexpr int64_t kBlocks = kKeys / 2;
+  std::array<int32_t, 2 * kBlocks> lists = {};
+  std::array<int32_t, 2> counts = {};
+  const SelectItem item = {
+      .q = q.data(),
+      .q_stride = 2,
+      .rows = 70,
+      .turn = {cos.data(), sin.data(), 2},
+      .rotated = {&inv_freq, 2},
+      .keys = {.segments = {&place, 1}, .heads = 1, .blocks = kBlocks, .segment_blocks = kBlocks},
+      .budget = Staged(4, 1, 1),
+      .blocks = lists.data(),
+      .capacity = kBlocks,
+      .counts = counts.data()};
+  ref::SelectBlocks({.dtype = DType::kF32, .page_slots = kKeys, .head_dim = 2},
+                    {.kind = SummaryKind::kStages, .block_slots = 2}, 1, 1.0f, {&item, 1});
+  EXPECT_THAT(counts, ElementsAre(1, 1));
+  EXPECT_EQ(lists[0], 5);
+  EXPECT_EQ(lists[kBlocks], 5);
 }
 
 }  // namespace

@@ -62,8 +62,9 @@ struct KeySelection {
   // device before others do, or none does.
   double sink = 0.0, recent = 0.0;
   double refresh = 1.0;  // decode steps that one choice serves
-  // That a search without summaries reads of a key, where it lies, and each choice beside it.
-  double key_bytes = 0.0, survivor_bytes = 0.0;
+  // That a search without summaries reads of a key, where it lies, and each choice beside it; of
+  // prompts, each of their lists.
+  double key_bytes = 0.0, survivor_bytes = 0.0, prompt_survivor_bytes = 0.0;
   // Of a sequence, the keys behind its last closed page, on average: a launch of their own.
   double open_keys = 0.0;
   enum class Prompts { kExact, kSelected };

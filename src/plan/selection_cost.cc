@@ -47,6 +47,12 @@ double InPlaceRate(const MachineProfile& machine) {
   return std::max(machine.host_to_device.Peak(), 1.0);  // nothing is far away without a bus
 }
 
+double KeyRate(const MachineProfile& machine, const KeySelection& selection) {
+  // Keys that stand for chunks are read one by one, which the bus gives more slowly.
+  constexpr double kAlone = 2.2;
+  return InPlaceRate(machine) / (selection.survivor_bytes > 0.0 ? kAlone : 1.0);
+}
+
 double FoundShare(double steps) {
   constexpr Found kMeasured[] = {{0, 0}, {1, 0.335}, {2, 0.592}, {4, 0.862}, {8, 0.988}};
   return ShareAt(kMeasured, steps);
@@ -117,10 +123,20 @@ double ListedPageSeconds(const MachineProfile& machine, const Subject& subject,
          (machine.disk_pieces.empty() ? machine.disk_read : machine.disk_pieces.Rate(piece));
 }
 
-double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
-                           double tokens) {
+double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject,
+                           const Execution& run, double keys, double tokens) {
   const KeySelection& selection = subject.selection;
   const ModelShape& shape = subject.shape;
+  if (selection.key_bytes > 0.0) {
+    // Each key that is read is multiplied with the queries of a list, which takes as long as
+    // reading it so many times.
+    constexpr double kTimes = 28.0;
+    const double lists = std::ceil(tokens / selection.list_tokens) * shape.kv_heads;
+    const double bytes = lists * (keys * selection.key_bytes + selection.prompt_survivor_bytes);
+    const double away = machine.own_memory ? bytes * (1.0 - run.split.resident) : 0.0;
+    return std::max(away / KeyRate(machine, selection), kTimes * bytes / machine.device_read) +
+           ChoiceLaunchSeconds(machine);
+  }
   const double candidates = selection.prompt_candidates;
   const bool twice = candidates > 0.0 && 2.0 * candidates <= keys;
   const double scored = twice ? keys / selection.search_tokens + candidates / selection.pool_tokens

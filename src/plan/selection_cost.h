@@ -21,6 +21,8 @@ double ChoiceLaunchSeconds(const MachineProfile& machine);
 
 // Bytes a second that kernels read of the host's memory.
 double InPlaceRate(const MachineProfile& machine);
+// The same of the keys that a choice reads.
+double KeyRate(const MachineProfile& machine, const KeySelection& selection);
 
 // Of the chosen keys that lie in host memory, the share that a page cache for the keys that `steps`
 // steps choose has already: as measured on a text (docs/decisions/selection.md).
@@ -64,9 +66,10 @@ struct ListedOnDisk {
 double ListedPageSeconds(const MachineProfile& machine, const Subject& subject,
                          const Execution& run, const ListedOnDisk& of);
 
-// In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, and their lists.
-double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys,
-                           double tokens);
+// In a layer, by `tokens` tokens of a prompt: pooled queries that score blocks, or queries that
+// score keys where they lie, and their lists.
+double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject,
+                           const Execution& run, double keys, double tokens);
 
 // In a layer, of `tokens` tokens that each see `listed` keys of each KV head.
 double ListedAttentionSeconds(const MachineProfile& machine, const Subject& subject, double listed,

@@ -49,20 +49,39 @@ TEST(SelectionCost, APromptScoresBlocksByPooledQueries) {
   machine.launch_seconds = 1e-6;
   // 128 tokens are 16 pooled queries of each of two heads, a million keys are 62,500 blocks.
   const double scores = 16.0 * 2.0 * 62500.0;
-  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0),
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0),
               scores * 400.0 / 1e14 + 10e6 / 1e12 + 5e-6, 1e-12);
   machine.prompt_scores = 1e9;
-  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 1e9, 1e-12);
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), scores / 1e9, 1e-12);
   // Two looks: two queries of all blocks, and 16 of a tenth of them.
   subject.selection.prompt_candidates = 1e5;
   subject.selection.search_tokens = 64.0;
-  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores * (0.125 + 0.1) / 1e9,
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), scores * (0.125 + 0.1) / 1e9,
               1e-12);
   subject.selection.prompt_candidates = 6e5;
-  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 1e9, 1e-12);
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), scores / 1e9, 1e-12);
   // Half of the blocks.
   subject.selection.block_keys = 32.0;
-  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, 1e6, 128.0), scores / 2e9, 1e-12);
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), scores / 2e9, 1e-12);
+}
+
+TEST(SelectionCost, APromptScoresKeysWhereTheyLie) {
+  Subject subject = Choosing();
+  subject.selection.summary_bytes = 0.0;
+  subject.selection.key_bytes = 10.0;
+  subject.selection.survivor_bytes = subject.selection.prompt_survivor_bytes = 2e6;
+  MachineProfile machine = Simple();
+  machine.launch_seconds = 1e-6;
+  machine.own_memory = false;
+  Execution run;
+  run.split = {.resident = 0.25, .stream = 0.75};
+  // Two lists, each key of which is multiplied with all of a list's queries.
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, run, 1e6, 128.0),
+              28.0 * 2.0 * 12e6 / 1e12 + 5e-6, 1e-12);
+  machine.own_memory = true;
+  machine.read_in_place = 1e10;
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, run, 1e6, 128.0),
+              2.2 * 2.0 * 0.75 * 12e6 / 1e10 + 5e-6, 1e-12);
 }
 
 // Kept tokens of 1,000, and the best 512 of the others where these lie, on the host.

@@ -356,11 +356,11 @@ class Simulation {
         (keys * selection.key_bytes / selection.choices + sequences * selection.survivor_bytes) *
         shape_.kv_heads / selection.refresh;
     const double scored_away = machine_.own_memory ? scored * (1.0 - run_.split.resident) : 0.0;
-    Busy(CostLane::kHostToDevice) += (scored_away + away) / bus;
+    const double on_bus = scored_away / KeyRate(machine_, selection);
+    Busy(CostLane::kHostToDevice) += on_bus + away / bus;
     if (scored > 0.0) {
-      Device(&time_.attention,
-             std::max(scored_away / bus, (scored - scored_away) / machine_.device_read) +
-                 ChoiceLaunchSeconds(machine_) / selection.refresh);
+      Device(&time_.attention, std::max(on_bus, (scored - scored_away) / machine_.device_read) +
+                                   ChoiceLaunchSeconds(machine_) / selection.refresh);
     } else {
       Device(&time_.attention,
              sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);
@@ -387,7 +387,7 @@ class Simulation {
         PromptKeysOverBus(Away(keys, chosen), lists, of_step, run_.page_cache_steps);
     const double bus = brought * shape_.kv_heads * HeadBytes(subject_) / InPlaceRate(machine_);
     Busy(CostLane::kHostToDevice) += bus;
-    Device(&time_.attention, PromptChoiceSeconds(machine_, subject_, keys, queries));
+    Device(&time_.attention, PromptChoiceSeconds(machine_, subject_, run_, keys, queries));
     const double attending = ListedAttentionSeconds(machine_, subject_, chosen, queries);
     Device(&time_.attention,
            run_.page_cache_steps > 0.0 ? bus + attending : std::max(bus, attending));

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "engine/step/demoted.h"
 #include "engine/step/selected_states.h"
+#include "kernels/selection_scratch.h"
 
 namespace headway {
 namespace {

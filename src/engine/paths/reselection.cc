@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "engine/paths/listed_segments.h"
 #include "kernels/items.h"
+#include "kernels/selection_scratch.h"
 
 namespace headway {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "engine/paths/listed_segments.h"
 #include "engine/step/turns.h"
+#include "kernels/selection_scratch.h"
 
 namespace headway {
 namespace {
@@ -23,8 +24,11 @@ struct PrefillMemory {
     const int64_t all = row_blocks * shape.kv_heads;
     lists = RoundUp(all * bounds.capacity * int64_t{sizeof(int32_t)}, kLine);
     counts = RoundUp(all * int64_t{sizeof(int32_t)}, kLine);
-    scratch = SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments,
-                                 limits.step_tokens, bounds.prompt_candidates);
+    scratch = limits.selection.summary.kind == SummaryKind::kStages
+                  ? SelectStagesBytes(shape.kv_heads, shape.group(), bounds.blocks, segments,
+                                      limits.step_tokens, bounds.stage_entries)
+                  : SelectScratchBytes(shape.kv_heads, shape.group(), bounds.blocks, segments,
+                                       limits.step_tokens, bounds.prompt_candidates);
   }
   int64_t bytes() const { return lists + counts + scratch; }
 };
@@ -54,7 +58,7 @@ class SelectedPrefillPath : public AttentionPath {
     int64_t end = 0;  // the position behind them
     SelectionBudget budget;
   };
-  bool Choose(int entry);
+  bool Choose(int layer, int entry);
   void Run(const Choice& choice, int64_t row_block);
 
   const PathParts parts_;
@@ -77,14 +81,15 @@ void SelectedPrefillPath::BeginStep() {
 }
 
 // Whether the entry's segments are taken: something of them is left out, or they are moved.
-bool SelectedPrefillPath::Choose(int entry) {
+bool SelectedPrefillPath::Choose(int layer, int entry) {
   if (segments_.empty()) return false;
   const BatchEntry& rows = parts_.batch[entry];
   Choice choice = {.entry = entry,
                    .first = reads_.size(),
                    .blocks = segments_.blocks(),
                    .end = segments_.end(),
-                   .budget = PromptBudgetOf(policy_, segments_.spans(), rows.position)};
+                   .budget = PromptBudgetOf(policy_.InLayer(layer, context_.shape.layers),
+                                            segments_.spans(), rows.position)};
   const bool all = choice.budget.far_blocks >= choice.budget.far_end - choice.budget.far_begin ||
                    rows.position + rows.tokens <= policy_.from;
   if (all && !policy_.reaches()) return false;
@@ -103,7 +108,7 @@ void SelectedPrefillPath::Take(int layer, std::vector<SlabRange>* ranges) {
   for (int entry = 0; !all && entry < parts_.batch.size(); ++entry) {
     if (parts_.batch[entry].decode) continue;
     segments_.Find(layer, entry, *ranges, ListedSegments::Where::kInMemory);
-    if (!Choose(entry)) continue;
+    if (!Choose(layer, entry)) continue;
     std::erase_if(*ranges, [&](const SlabRange& range) {
       return range.slab.entry == entry && segments_.Has(range.slab.segment);
     });
@@ -151,6 +156,7 @@ void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
                        .turn = context_.turns->OfRows(choice.entry),
                        .keys = keys_,
                        .budget = choice.budget};
+  if (!policy_.summary.kept()) select.rotated = context_.turns->OfKeys(choice.entry);
   select.keys.segments = places_;
   select.keys.blocks = choice.blocks;
   const int64_t first_list = row_block * context_.shape.kv_heads;

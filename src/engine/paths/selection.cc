@@ -7,6 +7,7 @@
 #include "engine/paths/listed_segments.h"
 #include "engine/step/selected_states.h"
 #include "engine/step/turns.h"
+#include "kernels/selection_scratch.h"
 
 namespace headway {
 namespace {
@@ -275,6 +276,7 @@ SelectItem SelectionPath::SelectOf(int layer, const Choice& choice,
   SelectItem select;
   select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
   select.turn = context_.turns->OfRows(choice.entry);
+  if (!policy_.summary.kept()) select.rotated = context_.turns->OfKeys(choice.entry);
   select.keys = keys_;
   select.keys.segments = segments;
   select.keys.blocks = choice.blocks;

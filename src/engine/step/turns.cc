@@ -102,6 +102,11 @@ kv::SlotAngles Turns::OfSlots(const RopeFrequencies& rope) {
   return angles;
 }
 
+KeyRotation Turns::OfKeys(int entry) const {
+  if (!Turn(entry)) return {};
+  return {inv_freq_ + entry * half_, static_cast<int>(2 * half_)};
+}
+
 BlockMove Turns::MoveTo(int entry, int64_t end, int64_t recent) const {
   if (!Turn(entry)) return {};
   const kv::SelectionPolicy& policy = context_.limits.selection;

@@ -54,14 +54,16 @@ class Selection {
         keys_(item.keys),
         row_block_(row_block),
         rows_(std::min(kSelectRows, item.rows - row_block * kSelectRows)),
-        key_scores_(isa, call.format, call.summary.block_slots, item.keys),
+        key_scores_(isa, call.format, call.summary.block_slots, item),
         heads_(keys_.heads),
         parallel_(heads_ * PoolsOf(rows_) * keys_.blocks >= kParallelBlocks) {
     HEADWAY_CHECK(0 <= item.budget.far_begin && item.budget.far_begin <= item.budget.far_end &&
                   item.budget.far_end <= keys_.blocks);
     HEADWAY_CHECK(item.TakesBound(summary_));
     HEADWAY_CHECK(item.capacity >= item.budget.Capacity(keys_.blocks, keys_.heads));
-    const int64_t queries = heads_ * group_ * PoolsOf(rows_);  // at most
+    const bool staged = summary_.kind == SummaryKind::kStages;
+    const int64_t queries =
+        heads_ * group_ * PoolsOf(rows_, staged ? StageRowStep(group_) : kPoolRows);  // at most
     std::byte* at = item.scratch;
     const auto take = [&](int64_t bytes) {
       std::byte* begin = at;
@@ -69,11 +71,11 @@ class Selection {
       return begin;
     };
     scores_ = reinterpret_cast<float*>(
-        take(queries * keys_.blocks * static_cast<int64_t>(sizeof(float))));
+        take(staged ? 0 : queries * keys_.blocks * static_cast<int64_t>(sizeof(float))));
     codes_ = reinterpret_cast<uint16_t*>(
         take(heads_ * keys_.blocks * static_cast<int64_t>(sizeof(uint16_t))));
-    histograms_ = reinterpret_cast<uint32_t*>(
-        take(heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
+    histograms_ = reinterpret_cast<uint32_t*>(take(
+        staged ? 0 : heads_ * selection::kWorthCodes * static_cast<int64_t>(sizeof(uint32_t))));
     take(std::ssize(keys_.segments) * static_cast<int64_t>(sizeof(SegmentPlace)));
     queries_ = reinterpret_cast<int16_t*>(
         take(queries * QueryCodes() * static_cast<int64_t>(sizeof(int16_t))));
@@ -85,17 +87,19 @@ class Selection {
 
   void Run() {
     const bool twice = item_.looks_twice();
-    Pool(twice && item_.rows > 1 ? kSearchRows : kPoolRows);
     if (summary_.kind == SummaryKind::kStages) {
+      Pool(StageRowStep(group_));
       Over(pool_, heads_, parallel_, [&](int64_t head) {
+        const int64_t list = row_block_ * heads_ + head;
         uint16_t* codes = codes_ + head * keys_.blocks;
         key_scores_.Stages(head, item_, codes);
-        item_.counts[head] =
+        item_.counts[list] =
             ListEntries(EntriesOf(head), codes, {.least = 1, .equal = keys_.blocks},
-                        item_.blocks + head * item_.capacity);
+                        item_.blocks + list * item_.capacity);
       });
       return;
     }
+    Pool(twice && item_.rows > 1 ? kSearchRows : kPoolRows);
     if (twice) {
       HEADWAY_CHECK(summary_.kept());
       if (!item_.candidates_listed) ListCandidates();
@@ -155,15 +159,15 @@ class Selection {
     });
   }
 
-  // Keys are multiplied with queries as they are; a row takes as much as its codes.
+  // Keys are multiplied with numbers: each query's first row, turned; it takes as much as codes.
   void PadQueries() {
     auto* queries = reinterpret_cast<float*>(queries_);
     const int64_t padded = QueryRow(format_.head_dim);
     for (int64_t row = 0; row < all_queries_; ++row) {
-      float* end = std::copy_n(RowsOf(row).q, format_.head_dim, queries + row * padded);
-      std::fill(end, queries + (row + 1) * padded, 0.0f);
+      TurnQuery(RowsOf(row), format_.head_dim, queries + row * padded);
+      std::fill(queries + row * padded + format_.head_dim, queries + (row + 1) * padded, 0.0f);
     }
-    key_scores_.SetQueries(queries, group_, scale_);
+    key_scores_.SetQueries(queries, static_cast<int>(queries_of_head_), scale_);
   }
 
   // Scores of what is chosen among, their shares, and the codes of what it is worth.
@@ -387,6 +391,7 @@ void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
   HEADWAY_CHECK(SelectionFits(call.format, call.summary, call.group));
   for (const SelectItem& item : items) {
     HEADWAY_CHECK(TakesRows(call.summary.kind) || (item.rows == 1 && item.turn.rotary_dim == 0));
+    HEADWAY_CHECK(item.rows == 1 || item.first_stage == 0);
     for (int64_t block = 0; block < item.row_blocks(); ++block) {
       Selection(pool, isa, call, item, block).Run();
     }

@@ -54,11 +54,23 @@ HWY_INLINE void LoadKey(const LogitTask& task, int64_t slot, float* key) {
   }
 }
 
+// Undoes the rotation of the key at `position`.
+HWY_INLINE void TurnBack(const KeyRotation& rotated, int64_t position, float* key) {
+  const int half = rotated.rotary_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    const selection::Pair angle = selection::AngleAt(position, rotated.inv_freq[i]);
+    const selection::Pair turned = selection::Rotated({key[i], key[i + half]}, angle.x, -angle.y);
+    key[i] = turned.x;
+    key[i + half] = turned.y;
+  }
+}
+
 void Logits(const LogitTask& task) {
   const int64_t query_row = QueryRow(task.format.head_dim);
   alignas(HWY_MAX_BYTES) float key[kHeadDimMax] = {};
   for (int64_t i = 0; i < task.slots; ++i) {
     LoadKey(task, task.first_slot + i, key);
+    TurnBack(task.rotated, task.position + i, key);
     for (int64_t member = 0; member < task.group; ++member) {
       const float dot = Dot(task.queries + member * query_row, key, query_row);
       task.logits[member * task.slots + i] = selection::LogitOf(dot, task.scale);
@@ -96,12 +108,13 @@ void Keep(int64_t kept, std::vector<Chunk>& chunks) {
 
 }  // namespace
 
-KeyScores::KeyScores(Isa isa, const PageFormat& format, int block_slots, const BlockedKeys& keys)
+KeyScores::KeyScores(Isa isa, const PageFormat& format, int block_slots, const SelectItem& item)
     : logits_(isa == Isa::kAvx2 ? N_AVX2::kLogits : N_AVX3::kLogits),
       ops_(SelectionOpsFor(isa)),
       format_(format),
       block_slots_(block_slots),
-      keys_(keys) {}
+      keys_(item.keys),
+      rotated_(item.rotated) {}
 
 LogitTask KeyScores::TaskOf(int64_t head, int64_t key, int64_t count, float* logits) const {
   const int64_t block = key / block_slots_;
@@ -137,9 +150,12 @@ void KeyScores::Masses(int64_t head, int64_t begin, int64_t end, float* scores, 
 }
 
 float KeyScores::KeyScore(int64_t head, int64_t key) const {
-  constexpr int kGroupMax = 64;  // of SelectionFits
-  float logits[kGroupMax];
-  logits_(TaskOf(head, key, 1, logits));
+  float logits[kSelectRows];  // at least the largest group of SelectionFits
+  LogitTask task = TaskOf(head, key, 1, logits);
+  task.rotated = rotated_;
+  task.position = SegmentOf(keys_, head, key / block_slots_).position +
+                  key % (keys_.segment_blocks * block_slots_);
+  logits_(task);
   return *std::max_element(logits, logits + group_);
 }
 
@@ -175,7 +191,7 @@ std::vector<KeyScores::Chunk> KeyScores::Survivors(int64_t head, const SelectIte
     const ChunkStage& stage = budget.stages[i];
     const CandidateLists& lists = item.survivors[i];
     if (stage.blocks == 0) continue;
-    HEADWAY_CHECK(lists.capacity >= budget.Survivors(stage));
+    HEADWAY_CHECK(item.rows > 1 || lists.capacity >= budget.Survivors(stage));
     int32_t* list = lists.blocks + head * lists.capacity;
     if (static_cast<int>(i) < item.first_stage) {
       chunks.clear();
@@ -186,6 +202,7 @@ std::vector<KeyScores::Chunk> KeyScores::Survivors(int64_t head, const SelectIte
     }
     chunks = CutChunks(head, stage.blocks, chunks);
     Keep(stage.kept, chunks);
+    if (item.rows > 1) continue;
     lists.counts[head] = static_cast<int32_t>(chunks.size());
     for (const Chunk& chunk : chunks) *list++ = static_cast<int32_t>(chunk.begin);
   }

@@ -25,15 +25,17 @@ struct LogitTask {
   int group = 1;
   const float* queries = nullptr;  // [group, QueryRow], zeros behind the head's dimension
   float scale = 1.0f;
-  float* logits = nullptr;  // [group, slots], written
+  KeyRotation rotated = {};  // that is undone
+  int64_t position = 0;      // of the first slot
+  float* logits = nullptr;   // [group, slots], written
 };
 
 // The keys of one sequence and layer, and the queries of all heads.
 class KeyScores {
  public:
-  KeyScores(Isa isa, const PageFormat& format, int block_slots, const BlockedKeys& keys);
+  KeyScores(Isa isa, const PageFormat& format, int block_slots, const SelectItem& item);
 
-  // `queries` [heads, group, QueryRow] are read later.
+  // `queries` [heads, group, QueryRow] are read later; `group` counts all of a KV head.
   void SetQueries(const float* queries, int group, float scale) {
     queries_ = queries;
     group_ = group;
@@ -46,7 +48,7 @@ class KeyScores {
               float* largest) const;
 
   // The best blocks of a head, by the item's stages: codes [blocks] become 1 for what is chosen of
-  // the far ones and 0 for the others.
+  // the far ones and 0 for the others. Of one row what survives is listed.
   void Stages(int64_t head, const SelectItem& item, uint16_t* codes) const;
 
  private:
@@ -58,6 +60,7 @@ class KeyScores {
   };
   // Keys of a head from `key` on, counted from its first block; they are neighbours in a page.
   LogitTask TaskOf(int64_t head, int64_t key, int64_t count, float* logits) const;
+  // Of keys without their rotation.
   float KeyScore(int64_t head, int64_t key) const;
   float ChunkScore(int64_t head, selection::KeyRange keys) const;
   std::vector<Chunk> CutChunks(int64_t head, int64_t blocks,
@@ -70,6 +73,7 @@ class KeyScores {
   const PageFormat& format_;
   const int64_t block_slots_;
   const BlockedKeys& keys_;
+  const KeyRotation& rotated_;
   const float* queries_ = nullptr;
   int group_ = 1;
   float scale_ = 1.0f;

@@ -79,6 +79,11 @@ selection::QueryFactors CodeQuery(SummaryKind kind, const PooledRows& rows, int 
   return selection::MomentFactors(q_scale, square_scale, scale);
 }
 
+void TurnQuery(const PooledRows& rows, int head_dim, float* to) {
+  std::copy_n(rows.q, head_dim, to);
+  Rotate(rows.turn, 0, Turn::kOn, to);
+}
+
 void TurnKeysBack(const PageFormat& format, const PageSlots& slots, const RopeTable& table,
                   int64_t row, float* to) {
   for (int64_t i = 0; i < slots.count; ++i, to += format.head_dim) {

@@ -24,6 +24,9 @@ struct PooledRows {
 selection::QueryFactors CodeQuery(SummaryKind kind, const PooledRows& rows, int head_dim,
                                   float scale, int16_t* codes);
 
+// The first of the rows [head_dim], turned.
+void TurnQuery(const PooledRows& rows, int head_dim, float* to);
+
 // Neighbouring slots of a page.
 struct PageSlots {
   const std::byte* page = nullptr;

@@ -19,6 +19,7 @@
 #include "kernels/cuda/selection_prefill.h"
 #include "kernels/cuda/selection_rows.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/selection_scratch.h"
 
 namespace headway::cuda {
 namespace {
@@ -285,6 +286,9 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
       budget.far_blocks < 0 || (budget.top_p != 0 && budget.least_blocks < 1) ||
       !RowTurn::Takes(item.turn, head_dim) ||
       (!TakesRows(shape.summary.kind) && (item.rows != 1 || item.turn.rotary_dim != 0)) ||
+      item.rotated.rotary_dim < 0 || item.rotated.rotary_dim > head_dim ||
+      item.rotated.rotary_dim % 2 != 0 ||
+      (item.rotated.rotary_dim != 0 && shape.summary.kind != SummaryKind::kStages) ||
       (keys.codes_offset != 0 && (item.rows != 1 || shape.summary.sketched())) ||
       item.capacity < budget.Capacity(keys.blocks, keys.heads)) {
     return cudaErrorInvalidValue;

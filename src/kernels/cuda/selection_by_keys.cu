@@ -2,8 +2,11 @@
 #include "kernels/cuda/selection_by_keys.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
@@ -17,7 +20,7 @@ static_assert(kKeepWarps == kWarp);
 
 struct KeepWork {
   Chunks chunks;
-  const uint32_t* orders;  // [heads, order_stride]
+  const uint32_t* orders;  // [lists, order_stride]
   int64_t order_stride;
   int32_t kept;              // at least 1, at most chunks.count
   CandidateLists survivors;  // of those that are kept; without blocks: they are listed
@@ -125,18 +128,18 @@ __device__ void Fill(int32_t* list, int there, int missing, int far_begin) {
   for (int i = 0; i < block - far_begin; ++i) list[i] = far_begin + i;
 }
 
-// A block of threads takes a head.
+// A block of threads takes a list.
 __global__ void __launch_bounds__(kKeepThreads) Keep(const __grid_constant__ KeepWork work) {
   FollowPrevious();
-  const int head = static_cast<int>(blockIdx.x);
+  const int list = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
   const Chunks& chunks = work.chunks;
-  const uint32_t* orders = work.orders + head * work.order_stride;
+  const uint32_t* orders = work.orders + list * work.order_stride;
   const Least least = FindLeast(orders, chunks.count, work.kept);
   const bool listing = work.survivors.blocks == nullptr;
-  int32_t* list = work.listed + head * work.capacity;
+  int32_t* listed = work.listed + list * work.capacity;
   int32_t* to =
-      listing ? list + chunks.far_begin : work.survivors.blocks + head * work.survivors.capacity;
+      listing ? listed + chunks.far_begin : work.survivors.blocks + list * work.survivors.capacity;
   int greater = 0;
   int equal = 0;
   for (int begin = 0; begin < chunks.count; begin += kKeepThreads) {
@@ -150,38 +153,46 @@ __global__ void __launch_bounds__(kKeepThreads) Keep(const __grid_constant__ Kee
     if (is_greater || (is_equal && ties < quota)) {
       const int at = greater + ranks.greater + min(ties, quota);
       // Those that are not there are the last ones.
-      if (order != 0) to[at] = chunks.Begin(head, i);
+      if (order != 0) to[at] = chunks.Begin(list, i);
     }
     greater += ranks.all_greater;
     equal += ranks.all_equal;
   }
   const int there = least.order == 0 ? greater : work.kept;
   if (!listing) {
-    if (thread == 0) work.survivors.counts[head] = there;
+    if (thread == 0) work.survivors.counts[list] = there;
     return;
   }
   __syncthreads();
   if (thread == 0 && there < work.kept) Fill(to, there, work.kept - there, chunks.far_begin);
-  for (int i = thread; i < chunks.far_begin; i += kKeepThreads) list[i] = i;
+  for (int i = thread; i < chunks.far_begin; i += kKeepThreads) listed[i] = i;
   for (int i = chunks.far_end + thread; i < work.blocks; i += kKeepThreads) {
     to[work.kept + i - chunks.far_end] = i;
   }
   if (thread == 0) {
-    work.counts[head] = chunks.far_begin + work.kept + work.blocks - chunks.far_end;
+    work.counts[list] = chunks.far_begin + work.kept + work.blocks - chunks.far_end;
   }
 }
 
-// Stage after stage from the item's first one on, each in two launches.
-cudaError_t ListByStages(cudaStream_t stream, Rows rows, const KeyWork& keys,
-                         const SelectItem& item, const ListWork& list) {
-  const auto far = static_cast<int64_t>(list.far_end - list.far_begin);
-  StageWork stage = {};
-  stage.keys = keys;
+// Some lists, and what their stages are made in.
+struct StageLists {
+  uint32_t* orders;
+  int64_t order_stride;
+  std::array<CandidateLists, kChunkStages> survivors;
+  int first_stage;
+};
+
+// Stage after stage from the first one on, each in two launches.
+cudaError_t ListByStages(cudaStream_t stream, Rows rows, StageWork stage, const StageLists& lists,
+                         const SelectionBudget& budget, const ListWork& list) {
+  const int64_t far = budget.far_end - budget.far_begin;
   stage.chunks.far_begin = list.far_begin;
   stage.chunks.far_end = list.far_end;
+  stage.orders = lists.orders;
+  stage.order_stride = lists.order_stride;
   KeepWork keep = {};
-  keep.orders = OrdersOf(keys.scratch, 0, 0, 0);
-  keep.order_stride = int64_t{keys.group} * list.blocks;
+  keep.orders = lists.orders;
+  keep.order_stride = lists.order_stride;
   keep.blocks = list.blocks;
   keep.listed = list.listed;
   keep.capacity = list.capacity;
@@ -199,40 +210,93 @@ cudaError_t ListByStages(cudaStream_t stream, Rows rows, const KeyWork& keys,
     keep.survivors = to;
     const cudaError_t error = ScoreChunks(stream, rows, stage);
     if (error != cudaSuccess) return error;
-    return LaunchKernel(Keep, dim3(static_cast<unsigned>(keys.heads)), kKeepThreads, 0, stream,
+    return LaunchKernel(Keep, dim3(static_cast<unsigned>(stage.lists)), kKeepThreads, 0, stream,
                         keep);
   };
-  for (size_t i = 0; i < item.budget.stages.size(); ++i) {
-    const ChunkStage& each = item.budget.stages[i];
+  for (size_t i = 0; i < budget.stages.size(); ++i) {
+    const ChunkStage& each = budget.stages[i];
     if (each.blocks == 0) continue;
-    if (static_cast<int>(i) >= item.first_stage) {
-      const cudaError_t error = run(each, item.survivors[i]);
+    if (static_cast<int>(i) >= lists.first_stage) {
+      const cudaError_t error = run(each, lists.survivors[i]);
       if (error != cudaSuccess) return error;
     }
-    before = item.budget.Survivors(each);
+    before = budget.Survivors(each);
     stage.chunks.parent = static_cast<int32_t>(each.blocks);
-    stage.chunks.survivors = item.survivors[i];
+    stage.chunks.survivors = lists.survivors[i];
   }
   return run({.blocks = 1, .kept = list.far_blocks}, {});
+}
+
+// The lists of one row, which the caller keeps.
+cudaError_t ListOfRow(cudaStream_t stream, Rows rows, StageWork stage, const SelectItem& item,
+                      const ListWork& list) {
+  stage.lists = list.heads;
+  const StageLists lists = {reinterpret_cast<uint32_t*>(list.scratch.scores),
+                            int64_t{list.group} * list.blocks, item.survivors, item.first_stage};
+  return ListByStages(stream, rows, stage, lists, item.budget, list);
+}
+
+// Of more rows, as many blocks of rows at a time as a grid has room for.
+cudaError_t ListOfRows(cudaStream_t stream, Rows rows, StageWork stage, const SelectItem& item,
+                       const ListWork& list) {
+  constexpr int64_t kGridMax = 65535;
+  const SelectionBudget& budget = item.budget;
+  const int64_t at_once = std::min(item.row_blocks(), kGridMax / list.heads);
+  const int64_t all = at_once * list.heads;
+  StageLists lists = {};
+  auto* at = reinterpret_cast<int32_t*>(item.scratch) +
+             RoundUp(std::ssize(item.keys.segments) * int64_t{sizeof(SegmentPlace)}, 256) /
+                 int64_t{sizeof(int32_t)};
+  lists.order_stride = budget.StageEntries();
+  for (size_t i = 0; i < budget.stages.size(); ++i) {
+    const int64_t capacity = budget.Survivors(budget.stages[i]);
+    lists.survivors[i] = {at, capacity, at + all * capacity};
+    at += all * (capacity + 1);
+    lists.order_stride -= capacity;
+  }
+  lists.orders = reinterpret_cast<uint32_t*>(at);
+  for (int64_t first = 0; first < item.row_blocks(); first += at_once) {
+    const int64_t before = first * list.heads;
+    stage.first_row = static_cast<int32_t>(first * kSelectRows);
+    stage.lists = static_cast<int32_t>(std::min(at_once, item.row_blocks() - first) * list.heads);
+    ListWork some = list;
+    some.listed = list.listed + before * list.capacity;
+    some.counts = list.counts + before;
+    const cudaError_t error = ListByStages(stream, rows, stage, lists, budget, some);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 // Each stage's chunks are cut into those of the next, what is kept holds what is listed, and there
 // is room for it.
 bool TakesStages(const SelectItem& item) {
   const SelectionBudget& budget = item.budget;
-  if (budget.share != BudgetShare::kHead || budget.top_p != 0) return false;
+  if (budget.share != BudgetShare::kHead || budget.top_p != 0 ||
+      (item.rows > 1 && item.first_stage != 0) ||
+      item.rows > std::numeric_limits<int32_t>::max() / 2) {
+    return false;
+  }
   int64_t before = 0;
   for (size_t i = 0; i < budget.stages.size(); ++i) {
     const ChunkStage& stage = budget.stages[i];
     if (stage.blocks == 0) continue;
     if (stage.blocks < 2 || before % stage.blocks != 0 || before == stage.blocks ||
         stage.kept < CeilDiv(budget.far_blocks, stage.blocks) ||
-        item.survivors[i].capacity < budget.Survivors(stage)) {
+        (item.rows == 1 && item.survivors[i].capacity < budget.Survivors(stage))) {
       return false;
     }
     before = stage.blocks;
   }
   return true;
+}
+
+// Places have room for these, too, behind what a table has of them.
+PlacedSegment* PlacedBehind(const std::byte** places, const BlockedKeys& keys) {
+  constexpr int64_t kOfTable = sizeof(const std::byte*) + sizeof(uint32_t);
+  static_assert(kOfTable + sizeof(PlacedSegment) < sizeof(SegmentPlace));
+  const int64_t table = RoundUp(std::ssize(keys.segments) * kOfTable, alignof(PlacedSegment));
+  return reinterpret_cast<PlacedSegment*>(reinterpret_cast<std::byte*>(places) + table);
 }
 
 }  // namespace
@@ -257,19 +321,35 @@ cudaError_t MakeKeyWork(cudaStream_t stream, const SelectionShape& shape, const 
 
 cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
                          const ListWork& list) {
-  KeyWork work = {};
-  const cudaError_t error = MakeKeyWork(stream, shape, item, list.scratch, work);
+  StageWork stage = {};
+  KeyWork& work = stage.keys;
+  // Rows leave the scratch memory of one row to what they make.
+  SelectionScratch scratch = list.scratch;
+  if (item.rows > 1) scratch.places = reinterpret_cast<const std::byte**>(item.scratch);
+  cudaError_t error = MakeKeyWork(stream, shape, item, scratch, work);
   if (error != cudaSuccess) return error;
   const Rows rows = RowsOf(shape.format);
   if (shape.summary.kind == SummaryKind::kMasses) {
     ListWork best = list;
     best.score_tiles = static_cast<int32_t>(
         std::min<int64_t>(SelectionScratch::kTilesMax, CeilDiv(item.keys.blocks, 16)));
-    const cudaError_t scored = ScoreMasses(stream, rows, work, best.score_tiles);
-    return scored == cudaSuccess ? ListBest(stream, Look::kAll, best) : scored;
+    error = ScoreMasses(stream, rows, work, best.score_tiles);
+    return error == cudaSuccess ? ListBest(stream, Look::kAll, best) : error;
   }
   if (!TakesStages(item)) return cudaErrorInvalidValue;
-  return ListByStages(stream, rows, work, item, list);
+  work.queries.turn = RowTurn::On(item.turn);
+  stage.q_stride = item.q_stride;
+  stage.rows = static_cast<int32_t>(item.rows);
+  if (item.rotated.rotary_dim > 0) {
+    stage.inv_freq = item.rotated.inv_freq;
+    stage.rotary_dim = item.rotated.rotary_dim;
+    PlacedSegment* const placed = PlacedBehind(scratch.places, item.keys);
+    stage.placed = placed;
+    error = PlaceSegments(stream, item.keys, placed);
+    if (error != cudaSuccess) return error;
+  }
+  return item.rows == 1 ? ListOfRow(stream, rows, stage, item, list)
+                        : ListOfRows(stream, rows, stage, item, list);
 }
 
 }  // namespace headway::cuda

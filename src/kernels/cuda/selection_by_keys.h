@@ -82,26 +82,32 @@ struct Chunks {
   int32_t far_begin;
   int32_t far_end;
 
-  // The first block of a piece; `far_end` where there is no such piece.
-  __device__ int Begin(int head, int index) const {
+  // The first block of a piece of a list; `far_end` where there is no such piece.
+  __device__ int Begin(int list, int index) const {
     if (survivors.blocks == nullptr) return far_begin + index * blocks;
     const int pieces = parent / blocks;
     const int survivor = index / pieces;
-    if (survivor >= survivors.counts[head]) return far_end;
-    const int from = survivors.blocks[head * survivors.capacity + survivor];
+    if (survivor >= survivors.counts[list]) return far_end;
+    const int from = survivors.blocks[list * survivors.capacity + survivor];
     return min(far_end, from + index % pieces * blocks);
   }
 };
+// A stage of some lists [blocks of rows, KV heads], from row `first_row` of `rows` on.
 struct StageWork {
   KeyWork keys;
   Chunks chunks;
+  uint32_t* orders;  // [lists, order_stride]
+  int64_t order_stride;
+  const PlacedSegment* placed;  // where keys have a rotation that is undone, as `keys` has segments
+  const float* inv_freq;
+  int64_t q_stride;
+  int32_t rotary_dim;
+  int32_t lists;
+  int32_t first_row;
+  int32_t rows;
 };
-// Writes OrderOf the score of each chunk, 0 for those that are not there, to OrdersOf.
+// Writes OrderOf the score of each chunk, 0 for those that are not there.
 cudaError_t ScoreChunks(cudaStream_t stream, Rows rows, const StageWork& work);
-__host__ __device__ inline uint32_t* OrdersOf(const SelectionScratch& scratch, int64_t head,
-                                              int group, int64_t blocks) {
-  return reinterpret_cast<uint32_t*>(scratch.scores) + head * group * blocks;
-}
 
 // --- Logits: 16 lanes take a key, so that a warp takes two.
 

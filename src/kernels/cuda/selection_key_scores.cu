@@ -1,4 +1,4 @@
-// Scores of blocks and chunks by the keys themselves.
+// Scores of blocks by the keys themselves.
 #include <algorithm>
 
 #include "base/bytes.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kKeyWarps = 4;
 
-static_assert(sizeof(StageWork) <= 4096 && sizeof(SampleWork) <= 4096);
+static_assert(sizeof(SampleWork) <= 4096);
 
 // The score of a block for a query head in each of the first lanes: a warp takes two slots at once,
 // then a lane a query head. `logits` are the warp's own.
@@ -103,43 +103,6 @@ __global__ void __launch_bounds__(kKeyWarps* kWarp)
   }
 }
 
-// A warp takes a chunk at a time, half of it a key.
-template <Rows kRows, int kGroup>
-__global__ void __launch_bounds__(kKeyWarps* kWarp)
-    ChunkScores(const __grid_constant__ StageWork work) {
-  __shared__ KeyQueries<kGroup> queries;
-  FollowPrevious();
-  const KeyWork& keys = work.keys;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int head = static_cast<int>(blockIdx.y);
-  queries.Load(keys, head);
-  __syncthreads();
-  uint32_t* orders = OrdersOf(keys.scratch, head, keys.group, keys.table.blocks);
-  for (int i = static_cast<int>(blockIdx.x) * kKeyWarps + warp; i < work.chunks.count;
-       i += static_cast<int>(gridDim.x) * kKeyWarps) {
-    const int begin = work.chunks.Begin(head, i);
-    const int end = min(work.chunks.far_end, begin + work.chunks.blocks);
-    // Blocks have several slots, and a chunk several keys, or none.
-    selection::KeyRange range = {int64_t{begin} * keys.block_slots,
-                                 int64_t{end} * keys.block_slots};
-    uint32_t order = 0;
-    while (range.count() > 1) {
-      const bool is_first = lane < kKeyLanes;
-      const int64_t key = is_first ? range.First().Middle() : range.Second().Middle();
-      float mine = selection::kLeastLogit;
-      EachLogit(keys, queries, KeyRow<kRows>::Of(keys, head, key),
-                [&](int, float logit) { mine = fmaxf(mine, logit); });
-      const float other = __shfl_xor_sync(kAllLanes, mine, kKeyLanes);
-      const float first = is_first ? mine : other;
-      const float second = is_first ? other : mine;
-      range = second > first ? range.Second() : range.First();
-      order = selection::OrderOf(fmaxf(first, second));
-    }
-    if (lane == 0) orders[i] = order;
-  }
-}
-
 template <template <Rows, int> class Kernel, typename Work>
 cudaError_t Launch(cudaStream_t stream, Rows rows, int group, const Work& work, dim3 grid) {
   const auto launch = [&](auto kernel) {
@@ -159,11 +122,6 @@ template <Rows kRows, int kGroup>
 struct OfSample {
   static constexpr auto kAt = &SampleMasses<kRows, kGroup>;
 };
-template <Rows kRows, int kGroup>
-struct OfChunks {
-  static constexpr auto kAt = &ChunkScores<kRows, kGroup>;
-};
-
 }  // namespace
 
 cudaError_t ScoreMasses(cudaStream_t stream, Rows rows, const KeyWork& work, int tiles) {
@@ -175,15 +133,6 @@ cudaError_t ScoreSample(cudaStream_t stream, Rows rows, const SampleWork& work, 
   const int64_t most = std::max<int64_t>(1, int64_t{8} * Multiprocessors() / work.keys.heads);
   const int64_t tiles = std::min(most, CeilDiv(blocks + selection::kBoundSamples, kKeyWarps));
   return Launch<OfSample>(
-      stream, rows, work.keys.group, work,
-      dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(work.keys.heads)));
-}
-
-cudaError_t ScoreChunks(cudaStream_t stream, Rows rows, const StageWork& work) {
-  // Descents wait for memory: several blocks of threads a multiprocessor.
-  const int64_t most = std::max<int64_t>(1, int64_t{8} * Multiprocessors() / work.keys.heads);
-  const int64_t tiles = std::min(most, CeilDiv(work.chunks.count, kKeyWarps));
-  return Launch<OfChunks>(
       stream, rows, work.keys.group, work,
       dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(work.keys.heads)));
 }

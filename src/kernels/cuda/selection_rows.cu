@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/cuda/workspace.h"
+#include "kernels/selection_scratch.h"
 
 namespace headway::cuda {
 namespace {

@@ -26,6 +26,34 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinition) {
 
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnOtherScores) { CheckGroups(RandomOtherCase); }
 
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnStages) { CheckGroups(RandomStagedCase); }
+
+// Tables of segments, and of their positions behind these, lie in memory.
+TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnStagesOfManySegments) {
+  for (const int64_t rows : {1, 150}) {
+    SelectionCase c;
+    c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 32};
+    c.summary = {.kind = SummaryKind::kStages, .block_slots = 8};
+    c.heads = 3;
+    c.group_heads = 2;
+    c.group = 8;
+    c.segment_pages = 1;
+    c.pages = 403;
+    c.budget = {.far_begin = 3,
+                .far_end = c.blocks() - 5,
+                .far_blocks = 20,
+                .share = BudgetShare::kHead,
+                .stages = {{{32, 9}, {4, 20}}}};
+    c.rows = rows;
+    c.turn_dim = 32;
+    c.move_dim = 32;
+    c.split = rows == 1 ? 128 : 0;
+    c.scale = 0.25f;
+    c.activation = DType::kBF16;
+    Check(c, 510);
+  }
+}
+
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnBounds) { CheckGroups(RandomBoundedCase); }
 
 // Tables of segments lie in memory, of summaries and then of keys; codes take several rounds.

@@ -298,8 +298,8 @@ Lists ListBest(const SelectionBudget& budget, const Lists& blocks, const Codes& 
   return lists;
 }
 
-KeyScoring OfKeys(const SelectCall& call, const SelectItem& item) {
-  return {call.format, call.summary.block_slots, call.group, call.scale, item};
+KeyScoring OfKeys(const SelectCall& call, const SelectItem& item, int64_t row_block = 0) {
+  return {call.format, call.summary.block_slots, call.group, call.scale, item, row_block};
 }
 
 // A block of rows, as many of which are scored as one query.
@@ -349,7 +349,7 @@ Codes FirstLook(const SelectCall& call, const SelectItem& item, const PooledBloc
   Codes codes;
   for (int64_t head = 0; head < item.keys.heads; ++head) {
     codes.push_back(call.summary.kind == SummaryKind::kStages
-                        ? StageCodes(OfKeys(call, item), head)
+                        ? StageCodes(OfKeys(call, item, rows.index), head)
                         : CodesOf(WorthOf(call, item, rows, head, all[static_cast<size_t>(head)])));
   }
   return codes;
@@ -451,6 +451,8 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
   for (const SelectItem& item : items) {
     const SelectionBudget& budget = item.budget;
     HEADWAY_CHECK(TakesRows(summary.kind) || (item.rows == 1 && item.turn.rotary_dim == 0));
+    HEADWAY_CHECK(summary.kind == SummaryKind::kStages || item.rotated.rotary_dim == 0);
+    HEADWAY_CHECK(item.rows == 1 || item.first_stage == 0);
     HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
                   budget.far_end <= item.keys.blocks);
     HEADWAY_CHECK(budget.top_p == 0 ||

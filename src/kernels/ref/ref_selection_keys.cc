@@ -45,30 +45,86 @@ std::vector<float> LoadKey(const KeyScoring& scoring, int64_t head, int64_t key)
   return NumbersOf(format, at);
 }
 
+// Query head `q_head` of a row.
+std::vector<float> LoadQuery(const KeyScoring& scoring, int64_t row, int64_t q_head) {
+  const SelectItem& item = scoring.item;
+  const float* q = static_cast<const float*>(item.q) + row * item.q_stride +
+                   q_head * int64_t{scoring.format.head_dim};
+  return {q, q + scoring.format.head_dim};
+}
+
 float LogitOf(const KeyScoring& scoring, int64_t q_head, const std::vector<float>& key) {
-  const float* q =
-      static_cast<const float*>(scoring.item.q) + q_head * int64_t{scoring.format.head_dim};
-  return math::LogitOf(Dot(q, key), scoring.scale);
+  return math::LogitOf(Dot(LoadQuery(scoring, 0, q_head).data(), key), scoring.scale);
 }
 
 // --- Stages
 
-// The largest logit of a key for the queries of a KV head.
-float KeyScore(const KeyScoring& scoring, int64_t head, int64_t key) {
-  const std::vector<float> row = LoadKey(scoring, head, key);
+void Turn(float cos, float sin, size_t channel, size_t half, std::vector<float>& row) {
+  const math::Pair turned = math::Rotated({row[channel], row[channel + half]}, cos, sin);
+  row[channel] = turned.x;
+  row[channel + half] = turned.y;
+}
+
+// A key without its rotation.
+std::vector<float> LoadUnrotated(const KeyScoring& scoring, int64_t head, int64_t key) {
+  const KeyRotation& rotated = scoring.item.rotated;
+  std::vector<float> row = LoadKey(scoring, head, key);
+  if (rotated.rotary_dim == 0) return row;
+  const BlockedKeys& keys = scoring.item.keys;
+  const SegmentPlace& segment = *PlaceOf(keys, head, key / scoring.block_slots).segment;
+  const int64_t in_segment = key % (keys.segment_blocks * scoring.block_slots);
+  const auto half = static_cast<size_t>(rotated.rotary_dim / 2);
+  for (size_t i = 0; i < half; ++i) {
+    const math::Pair angle = math::AngleAt(segment.position + in_segment, rotated.inv_freq[i]);
+    Turn(angle.x, -angle.y, i, half, row);
+  }
+  return row;
+}
+
+// A query as keys without their rotation have it.
+std::vector<float> LoadTurned(const KeyScoring& scoring, int64_t row, int64_t q_head) {
+  const RopeTable& turn = scoring.item.turn;
+  std::vector<float> q = LoadQuery(scoring, row, q_head);
+  const auto half = static_cast<size_t>(turn.rotary_dim / 2);
+  const size_t at = static_cast<size_t>(row) * half;
+  for (size_t i = 0; i < half; ++i) Turn(turn.cos[at + i], turn.sin[at + i], i, half, q);
+  return q;
+}
+
+// The queries of a block of rows for a KV head.
+struct StageScoring {
+  const KeyScoring& keys;
+  int64_t head;
+  std::vector<std::vector<float>> queries;
+};
+StageScoring OfHead(const KeyScoring& scoring, int64_t head) {
+  StageScoring of = {scoring, head, {}};
+  const int64_t begin = scoring.row_block * kSelectRows;
+  const int64_t end = std::min(scoring.item.rows, begin + kSelectRows);
+  for (int64_t row = begin; row < end; row += StageRowStep(scoring.group)) {
+    for (int64_t member = 0; member < scoring.group; ++member) {
+      of.queries.push_back(LoadTurned(scoring, row, head * scoring.group + member));
+    }
+  }
+  return of;
+}
+
+// The largest logit of a key for all of them.
+float KeyScore(const StageScoring& scoring, int64_t key) {
+  const std::vector<float> numbers = LoadUnrotated(scoring.keys, scoring.head, key);
   float best = math::kLeastLogit;
-  for (int64_t member = 0; member < scoring.group; ++member) {
-    best = std::max(best, LogitOf(scoring, head * scoring.group + member, row));
+  for (const std::vector<float>& q : scoring.queries) {
+    best = std::max(best, math::LogitOf(Dot(q.data(), numbers), scoring.keys.scale));
   }
   return best;
 }
 
-float ChunkScore(const KeyScoring& scoring, int64_t head, math::KeyRange keys) {
-  if (keys.count() == 1) return KeyScore(scoring, head, keys.begin);
+float ChunkScore(const StageScoring& scoring, math::KeyRange keys) {
+  if (keys.count() == 1) return KeyScore(scoring, keys.begin);
   float best = math::kLeastLogit;
   while (keys.count() > 1) {
-    const float first = KeyScore(scoring, head, keys.First().Middle());
-    const float second = KeyScore(scoring, head, keys.Second().Middle());
+    const float first = KeyScore(scoring, keys.First().Middle());
+    const float second = KeyScore(scoring, keys.Second().Middle());
     keys = second > first ? keys.Second() : keys.First();
     best = std::max(first, second);
   }
@@ -83,14 +139,14 @@ struct Chunk {
 };
 
 // The chunks of up to `blocks` blocks in those that survived, with their scores.
-std::vector<Chunk> CutChunks(const KeyScoring& scoring, int64_t head, int64_t blocks,
+std::vector<Chunk> CutChunks(const StageScoring& scoring, int64_t blocks,
                              const std::vector<Chunk>& survivors) {
-  const int64_t slots = scoring.block_slots;
+  const int64_t slots = scoring.keys.block_slots;
   std::vector<Chunk> chunks;
   for (const Chunk& survivor : survivors) {
     for (int64_t begin = survivor.begin; begin < survivor.end; begin += blocks) {
       const int64_t end = std::min(survivor.end, begin + blocks);
-      const float score = ChunkScore(scoring, head, {begin * slots, end * slots});
+      const float score = ChunkScore(scoring, {begin * slots, end * slots});
       chunks.push_back({begin, end, math::OrderOf(score)});
     }
   }
@@ -152,6 +208,7 @@ std::vector<uint32_t> StageCodes(const KeyScoring& scoring, int64_t head) {
   HEADWAY_CHECK(budget.share == BudgetShare::kHead);
   std::vector<uint32_t> codes(static_cast<size_t>(scoring.item.keys.blocks), 0);
   if (!budget.chooses()) return codes;
+  const StageScoring of_head = OfHead(scoring, head);
   std::vector<Chunk> chunks = {{budget.far_begin, budget.far_end}};
   int64_t before = 0;
   for (size_t i = 0; i < budget.stages.size(); ++i) {
@@ -165,11 +222,11 @@ std::vector<uint32_t> StageCodes(const KeyScoring& scoring, int64_t head) {
       chunks = LoadChunks(scoring, head, stage.blocks, survivors);
       continue;
     }
-    chunks = CutChunks(scoring, head, stage.blocks, chunks);
+    chunks = CutChunks(of_head, stage.blocks, chunks);
     Keep(stage.kept, chunks);
-    StoreChunks(chunks, head, survivors);
+    if (scoring.item.rows == 1) StoreChunks(chunks, head, survivors);
   }
-  for (const Chunk& chunk : CutChunks(scoring, head, 1, chunks)) {
+  for (const Chunk& chunk : CutChunks(of_head, 1, chunks)) {
     codes[static_cast<size_t>(chunk.begin)] = chunk.order;
   }
   return codes;

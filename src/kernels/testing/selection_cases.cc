@@ -24,6 +24,22 @@ const char* KindName(SummaryKind kind) {
   return "?";
 }
 
+// Any stages that hold what is chosen, some of an earlier query.
+void Stage(Random& random, SelectionCase& c) {
+  c.budget.share = BudgetShare::kHead;
+  c.budget.top_p = 0;
+  c.budget.least_blocks = 0;
+  int64_t blocks = 1;
+  for (auto stage = c.budget.stages.rbegin(); stage != c.budget.stages.rend(); ++stage) {
+    if (random.Below(4) == 0) continue;
+    blocks *= 2 + random.Below(4);
+    *stage = {blocks, CeilDiv(c.budget.far_blocks, blocks) + random.Below(3)};
+  }
+  c.first_stage = static_cast<int>(random.Below(kChunkStages + 1));
+}
+
+int64_t SomeRows(Random& random) { return 2 + random.Below(random.Below(3) == 0 ? 200 : 70); }
+
 }  // namespace
 
 std::string SelectionCase::Name() const {
@@ -159,23 +175,26 @@ SelectionCase RandomOtherCase(Random& random) {
       .kind = Pick(random, {SummaryKind::kPairs, SummaryKind::kMasses, SummaryKind::kStages}),
       .block_slots = c.summary.block_slots};
   c.MayLookTwice(random);
-  if (c.summary.kind != SummaryKind::kStages) return c;
-  c.budget.share = BudgetShare::kHead;
-  c.budget.top_p = 0;
-  c.budget.least_blocks = 0;
-  int64_t blocks = 1;
-  for (auto stage = c.budget.stages.rbegin(); stage != c.budget.stages.rend(); ++stage) {
-    if (random.Below(4) == 0) continue;
-    blocks *= 2 + random.Below(4);
-    *stage = {blocks, CeilDiv(c.budget.far_blocks, blocks) + random.Below(3)};
-  }
-  c.first_stage = static_cast<int>(random.Below(kChunkStages + 1));
+  if (c.summary.kind == SummaryKind::kStages) Stage(random, c);
+  return c;
+}
+
+SelectionCase RandomStagedCase(Random& random) {
+  SelectionCase c = RandomMovedCase(random);
+  c.summary = {.kind = SummaryKind::kStages, .block_slots = c.summary.block_slots};
+  c.MayLookTwice(random);
+  Stage(random, c);
+  if (random.Below(3) == 0) return c;
+  c.rows = SomeRows(random);
+  c.first_stage = 0;
+  c.split = 0;
+  c.merge = random.Below(2) == 0;
   return c;
 }
 
 SelectionCase RandomPrefillCase(Random& random) {
   SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
-  c.rows = 2 + random.Below(random.Below(3) == 0 ? 200 : 70);
+  c.rows = SomeRows(random);
   c.candidates_from = -1;
   c.by_pages = false;
   // Two looks, where not most far blocks are candidates.

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/page_codec.h"
+#include "kernels/selection_scratch.h"
 
 namespace headway {
 namespace {
@@ -140,6 +141,7 @@ void SelectionProblem::LayOut(Random& places) {
   row_cos_ = floats(spec.rows * spec.turn_dim / 2);
   row_sin_ = floats(spec.rows * spec.turn_dim / 2);
   inv_freq_ = floats(spec.move_dim / 2);
+  turn_freq_ = floats(spec.turn_dim / 2);
   candidates_ = in_working.Take(spec.heads * candidate_capacity_ * int64_t{sizeof(int32_t)});
   candidate_counts_ = in_working.Take(spec.heads * int64_t{sizeof(int32_t)});
   for (size_t i = 0; i < survivors_.size(); ++i) {
@@ -151,9 +153,7 @@ void SelectionProblem::LayOut(Random& places) {
   counts_ = in_working.Take(row_blocks() * spec.heads * int64_t{sizeof(int32_t)});
   o_ = floats(states() * o_stride_);
   lse_ = floats(states() * lse_stride_);
-  scratch_bytes_ =
-      SelectScratchBytes(spec.heads, spec.group, spec.blocks(), static_cast<int64_t>(segments),
-                         spec.rows, ScratchCandidates());
+  scratch_bytes_ = ScratchBytes();
   scratch_ = in_working.Take(scratch_bytes_, kLongAlignment);
   working = in_working.Poisoned();
 }
@@ -244,9 +244,10 @@ void SelectionProblem::FillTurns(Random& random) {
   };
   angles(group_segments() * segment_slots() * spec.turn_dim / 2, slot_cos_, slot_sin_);
   angles(spec.rows * spec.turn_dim / 2, row_cos_, row_sin_);
-  for (int i = 0; i < spec.move_dim / 2; ++i) {
-    At<float>(working.data(), inv_freq_)[i] =
-        static_cast<float>(std::pow(5e5, -2.0 * i / spec.move_dim));
+  for (const auto& [to, dim] : {std::pair{inv_freq_, spec.move_dim}, {turn_freq_, spec.turn_dim}}) {
+    for (int i = 0; i < dim / 2; ++i) {
+      At<float>(working.data(), to)[i] = static_cast<float>(std::pow(5e5, -2.0 * i / dim));
+    }
   }
   // Segments between these are not given.
   for (int64_t i = 0; i < group_segments(); ++i) {
@@ -378,12 +379,20 @@ BlockedKeys SelectionProblem::Keys(std::span<const SegmentPlace> segments) const
           .sketch_head_stride = sketch_head_stride_};
 }
 
-int64_t SelectionProblem::ScratchCandidates() const {
-  if (spec.rows == 1) return spec.summary.sketched() ? candidate_capacity_ * search_run() : 0;
+int64_t SelectionProblem::ScratchBytes() const {
+  const auto segments = std::ssize(summaries_);
+  if (spec.summary.kind == SummaryKind::kStages && spec.rows > 1) {
+    return SelectStagesBytes(spec.heads, spec.group, spec.blocks(), segments, spec.rows,
+                             spec.budget.StageEntries());
+  }
   SelectItem item;
   item.rows = spec.rows;
   item.budget = spec.budget;
-  return item.looks_twice() ? item.OfCandidates().Capacity(spec.blocks(), spec.heads) : 0;
+  int64_t candidates = spec.summary.sketched() ? candidate_capacity_ * search_run() : 0;
+  if (spec.rows > 1) {
+    candidates = item.looks_twice() ? item.OfCandidates().Capacity(spec.blocks(), spec.heads) : 0;
+  }
+  return SelectScratchBytes(spec.heads, spec.group, spec.blocks(), segments, spec.rows, candidates);
 }
 
 SelectionBudget SelectionProblem::EarlierBudget() const {
@@ -423,6 +432,9 @@ std::vector<SelectionProblem::ChoiceCall> SelectionProblem::Choices(
                        .candidates = {At<int32_t>(memory.working, candidates_), candidate_capacity_,
                                       At<int32_t>(memory.working, candidate_counts_), search_run()},
                        .scratch = memory.working + scratch_};
+  if (spec.summary.kind == SummaryKind::kStages) {
+    choice.rotated = {At<float>(memory.working, turn_freq_), spec.turn_dim};
+  }
   for (size_t i = 0; i < survivors_.size(); ++i) {
     choice.survivors[i] = {At<int32_t>(memory.working, survivors_[i]), survivor_capacity_[i],
                            At<int32_t>(memory.working, survivor_counts_[i])};

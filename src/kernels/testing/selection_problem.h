@@ -40,7 +40,7 @@ struct SelectionCase {
   bool of_codes = false;           // summaries are made of pages in the encoding, which there is
   bool bad_numbers = false;        // NaN and infinity in some keys and queries
   int64_t rows = 1;                // of queries; with more than one, split is 0
-  int turn_dim = 0;                // elements of a head that summaries turn back, and queries on
+  int turn_dim = 0;                // elements of a head that turn back in keys, and on in queries
   int move_dim = 0;                // that rotate with blocks that are moved
   bool together = false;           // moved blocks but the last one come to one place
   bool merge = false;              // states of rows are merged into others
@@ -65,6 +65,9 @@ SelectionCase RandomBoundedCase(Random& random);
 SelectionCase RandomMovedCase(Random& random);
 // Scores that are there for comparison, in decode alone: pairs of keys, or all keys, or stages.
 SelectionCase RandomOtherCase(Random& random);
+// Stages, of decode or of a prefill, with keys and queries that are turned, and blocks that are
+// moved.
+SelectionCase RandomStagedCase(Random& random);
 // Queries of a prefill, turned and moved or not.
 SelectionCase RandomPrefillCase(Random& random);
 
@@ -173,7 +176,7 @@ class SelectionProblem {
   int64_t states() const { return spec.rows == 1 ? parts_ : spec.rows; }
   bool has_earlier_query() const { return spec.candidates_from >= 0 || spec.first_stage > 0; }
   SelectionBudget EarlierBudget() const;
-  int64_t ScratchCandidates() const;  // that scratch has room for
+  int64_t ScratchBytes() const;
   bool encoded() const { return spec.format.encoding != Encoding::kNone; }
   const std::vector<int64_t>& slabs() const { return encoded() ? closed_slabs_ : plain_slabs_; }
 
@@ -193,8 +196,8 @@ class SelectionProblem {
   std::array<int64_t, kChunkStages> survivors_ = {}, survivor_counts_ = {};
   std::array<int64_t, kChunkStages> survivor_capacity_ = {};
   int64_t lists_ = 0, counts_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;
-  // Angles of slots, of rows, and the frequencies of moves.
-  int64_t slot_cos_ = 0, slot_sin_ = 0, row_cos_ = 0, row_sin_ = 0, inv_freq_ = 0;
+  // Angles of slots, of rows, and the frequencies of moves and of keys that are turned back.
+  int64_t slot_cos_ = 0, slot_sin_ = 0, row_cos_ = 0, row_sin_ = 0, inv_freq_ = 0, turn_freq_ = 0;
   int64_t capacity_ = 0, q_stride_ = 0;
   int64_t o_stride_ = 0, lse_stride_ = 0;  // between states: parts in decode, or rows
   int parts_ = 0;

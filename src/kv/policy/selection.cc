@@ -16,6 +16,15 @@ double KeyBytes(const PageFormat& page) {
   return static_cast<double>(page.closed_bytes()) / page.page_slots;
 }
 
+// Of a key that is read alone: its row, and where pages are encoded their parameters of keys, which
+// about four reads share.
+double LoneKeyBytes(const PageFormat& page) {
+  constexpr double kReads = 4.0;
+  const bool encoded = page.encoding != Encoding::kNone;
+  const double params = encoded ? 2.0 * page.head_dim * double{sizeof(uint16_t)} : 0.0;
+  return KeyBytes(page) + params / kReads;
+}
+
 // Of the keys of a chunk, the share that is read to find the one that stands for it: two for each
 // halving.
 double KeysRead(int64_t chunk) {
@@ -74,9 +83,8 @@ double SelectionPolicy::ScoredBytes(const PageFormat& page) const {
     return static_cast<double>(summary.code_bytes(page.head_dim) + SummaryFormat::scale_bytes()) /
            (summary.block_slots * search_run());
   }
-  const double key = KeyBytes(page);
-  if (summary.kind == SummaryKind::kMasses) return key;
-  return key * KeysRead(stages[0].chunk > 0 ? stages[0].chunk : summary.block_slots);
+  if (summary.kind == SummaryKind::kMasses) return KeyBytes(page);
+  return LoneKeyBytes(page) * KeysRead(stages[0].chunk > 0 ? stages[0].chunk : summary.block_slots);
 }
 
 double SelectionPolicy::SurvivorBytes(const PageFormat& page, int64_t length) const {
@@ -90,7 +98,14 @@ double SelectionPolicy::SurvivorBytes(const PageFormat& page, int64_t length) co
     keys_read += survivors * KeysRead(chunk) * static_cast<double>(refresh) /
                  static_cast<double>(std::max(refresh, refreshed));
   }
-  return keys_read * KeyBytes(page);
+  return keys_read * LoneKeyBytes(page);
+}
+
+double SelectionPolicy::SurvivorBytesAnew(const PageFormat& page, int64_t length) const {
+  SelectionPolicy anew = *this;
+  anew.refresh = 1;
+  for (Stage& stage : anew.stages) stage.refresh = 1;
+  return anew.SurvivorBytes(page, length);
 }
 
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
@@ -125,7 +140,9 @@ SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const Bl
   // The keys of the chunk are attended to exactly: those before it are recent as its first row has
   // them.
   SelectionBudget budget = BudgetOf(policy, spans, position - 1);
-  budget.candidates = CeilDiv(policy.PromptCandidatesAt(position), policy.summary.block_slots);
+  if (policy.summary.kept()) {
+    budget.candidates = CeilDiv(policy.PromptCandidatesAt(position), policy.summary.block_slots);
+  }
   return budget;
 }
 
@@ -157,6 +174,7 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   for (size_t i = 0; i < all.stages.size(); ++i) {
     bounds.survivors[i] = all.Survivors(all.stages[i]);
   }
+  bounds.stage_entries = all.StageEntries();
   return bounds;
 }
 

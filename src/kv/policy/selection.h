@@ -121,6 +121,8 @@ struct SelectionPolicy {
   // What the stages behind the first one read of a head in one choice of a sequence of `length`
   // tokens, on average over choices that follow one another.
   double SurvivorBytes(const PageFormat& page, int64_t length) const;
+  // The same where each choice runs all stages.
+  double SurvivorBytesAnew(const PageFormat& page, int64_t length) const;
 };
 
 // The standard deviations that a normally distributed number exceeds with a probability of `delta`,
@@ -154,6 +156,7 @@ struct SelectionBounds {
   int64_t candidates = 0;                            // what the first of two looks lists
   int64_t prompt_candidates = 0;                     // of a prompt's
   std::array<int64_t, kChunkStages> survivors = {};  // chunks of a head that survive each stage
+  int64_t stage_entries = 0;                         // SelectionBudget::StageEntries of a prompt's
 };
 SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads);
 

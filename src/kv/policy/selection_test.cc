@@ -161,6 +161,10 @@ TEST(SelectionPolicyTest, OuterLayersAndStagesHaveTheirOwnKeys) {
   EXPECT_LE(outer.Capacity(100000, 4), BoundsOf(policy, 800001, 4).capacity);
   EXPECT_THAT(BoundsOf(policy, 800001, 4).survivors, ElementsAre(128, 128));
   EXPECT_THAT(BoundsOf(policy, 1000, 4).survivors, ElementsAre(4, 32));
+  // Of 100,001 blocks 3,126 chunks; then 128 in eights; then 128 in fours.
+  EXPECT_EQ(BoundsOf(policy, 800001, 4).stage_entries, 3126 + 2 * 128);
+  EXPECT_EQ(BoundsOf(policy, 8000, 4).stage_entries, 4 * 128 + 32 + 128);
+  EXPECT_LE(outer.StageEntries(), BoundsOf(policy, 800001, 4).stage_entries);
   // A share of a long sequence, too.
   policy.growth = 0.25;
   EXPECT_EQ(BudgetOf(policy, all, 799999).stages[0].kept, CeilDiv(200000, 256));
@@ -182,6 +186,7 @@ TEST(SelectionPolicyTest, StagesCostWhatTheyReadInTheirTime) {
   policy.refresh = 4;
   policy.stages[1].refresh = 8;
   EXPECT_EQ(policy.SurvivorBytes(page, 1 << 20), key * (10 * 32768 / 32 / 2 + 6 * 8192 / 8));
+  EXPECT_EQ(policy.SurvivorBytesAnew(page, 1 << 20), key * (10 * 32768 / 32 + 6 * 8192 / 8));
 }
 
 // A block of rows of a prompt.
