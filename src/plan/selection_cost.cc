@@ -130,7 +130,7 @@ double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject
   if (selection.key_bytes > 0.0) {
     // Each key that is read is multiplied with the queries of a list, which takes as long as
     // reading it so many times.
-    constexpr double kTimes = 28.0;
+    constexpr double kTimes = 38.0;
     const double lists = std::ceil(tokens / selection.list_tokens) * shape.kv_heads;
     const double bytes = lists * (keys * selection.key_bytes + selection.prompt_survivor_bytes);
     const double away = machine.own_memory ? bytes * (1.0 - run.split.resident) : 0.0;

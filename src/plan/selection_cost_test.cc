@@ -77,7 +77,7 @@ TEST(SelectionCost, APromptScoresKeysWhereTheyLie) {
   run.split = {.resident = 0.25, .stream = 0.75};
   // Two lists, each key of which is multiplied with all of a list's queries.
   EXPECT_NEAR(PromptChoiceSeconds(machine, subject, run, 1e6, 128.0),
-              28.0 * 2.0 * 12e6 / 1e12 + 5e-6, 1e-12);
+              38.0 * 2.0 * 12e6 / 1e12 + 5e-6, 1e-12);
   machine.own_memory = true;
   machine.read_in_place = 1e10;
   EXPECT_NEAR(PromptChoiceSeconds(machine, subject, run, 1e6, 128.0),
