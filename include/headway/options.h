@@ -11,6 +11,7 @@ namespace headway {
 inline constexpr double kHostShareAuto = -1.0;
 inline constexpr double kRecomputeAuto = -1.0;
 inline constexpr int64_t kSparseFromAuto = -1;
+inline constexpr int kSparseLevelsAuto = 0;
 inline constexpr int64_t kSparseCacheAuto = -1;
 inline constexpr const char* kDefaultEvictBudget = "1024";
 inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -134,8 +135,10 @@ struct EngineOptions {
   int sparse_looks = 1;
   // 2: whole pages have summaries, too. A search looks at these alone, and lists pages with eight
   // times the keys, among whose blocks each token chooses. Decode alone, with pages, quest and
-  // infllm.
-  int sparse_levels = 1;
+  // infllm. kSparseLevelsAuto: 2, with one search for 8 tokens, where a GPU reads sequences that
+  // may have more than 650,000 tokens, from where on that is faster, and nothing else is asked of
+  // looks and of tokens that share a choice; else 1.
+  int sparse_levels = kSparseLevelsAuto;
   // Tokens of a sequence that one choice is for: the ones behind the first read the same keys,
   // unless a page of the cache is filled between.
   int64_t sparse_refresh = 1;

@@ -235,10 +235,12 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
       app, sparse, "--sparse-looks", &engine.sparse_looks, {1, 2},
       "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "
       "which take a sixteenth of a 16-bit cache on the device; with pages only");
-  AddNumber(app, sparse, "--sparse-levels", &engine.sparse_levels, {1, 2},
-            "2: decode looks at summaries of whole pages first, and at those of blocks in the best "
-            "pages only, which have eight times the keys: faster from some 650,000 tokens on; with "
-            "pages, quest and infllm");
+  AddAuto(
+      app, sparse, "--sparse-levels", &engine.sparse_levels, 2,
+      "2: decode looks at summaries of whole pages first, and at those of blocks in the best "
+      "pages only, which have eight times the keys: with pages, quest and infllm; auto: 2, "
+      "and --sparse-candidates-refresh 8, on GPUs in contexts of more than 650,000 tokens, from "
+      "where on that is faster, if nothing is said of looks");
   AddNumber(app, sparse, "--sparse-refresh", &engine.sparse_refresh, {1, kMaxCount},
             "tokens that one choice is for, in decode and until a page is full: those behind the "
             "first read the same keys, which is faster and less exact");

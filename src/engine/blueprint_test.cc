@@ -24,7 +24,7 @@ struct Subject {
     inputs.backend = backend;
     inputs.kernels = &kernels;
     if (backend.own_memory) inputs.device_memory = backend.memory;
-    return MakeBlueprint(inputs, {{1000}});
+    return MakeBlueprint(inputs, {{length}});
   }
   Result<Blueprint> OnGpu() const {
     const PlannedBackend gpu = PlanGpuBackend(int64_t{80} << 30);
@@ -40,6 +40,7 @@ struct Subject {
   Settings settings;
   ModelConfig config;
   kv::HeadPattern pattern;
+  int64_t length = 1000;
 };
 
 void ExpectUnsupported(const Result<Blueprint>& blueprint, const std::string& message) {
@@ -355,6 +356,34 @@ TEST(Blueprint, WhatDoesNotFitIntoTheWindowIsRefused) {
   Subject chunk = Selecting(800);
   chunk.settings.cut.chunk = 700;
   EXPECT_EQ(chunk.OnCpu().status().code(), StatusCode::kInvalidArgument);
+}
+
+// In long contexts on GPUs, unless something else is asked for.
+TEST(Blueprint, PagesAreSearchedFirstWhereThatIsFaster) {
+  Subject subject = Selecting(2'000'000);
+  subject.settings.levels_by_length = true;
+  subject.length = 1'000'000;
+  const auto of = [](const Result<Blueprint>& blueprint) {
+    return blueprint->layout.executor.selection;
+  };
+  EXPECT_TRUE(of(subject.OnGpu()).searches_pages());
+  EXPECT_EQ(of(subject.OnGpu()).candidates_refresh, 8);
+  EXPECT_EQ(of(subject.OnGpu()).CandidatesAt(1000), 8 * 64);
+  EXPECT_FALSE(of(subject.OnCpu()).searches_pages());
+  Subject shorter = subject;
+  shorter.length = 500'000;
+  EXPECT_FALSE(of(shorter.OnGpu()).searches_pages());
+  EXPECT_EQ(of(shorter.OnGpu()).candidates_refresh, 1);
+  for (const auto& change : std::vector<std::function<void(Settings&)>>{
+           [](Settings& s) { s.levels_by_length = false; },
+           [](Settings& s) { s.selection.refresh = 4; },
+           [](Settings& s) { s.selection.breadth = 8, s.selection.candidates_refresh = 2; },
+           [](Settings& s) { s.selection.summary.kind = SummaryKind::kMasses; },
+           [](Settings& s) { s.selection.summary.block_slots = s.cut.page_slots; }}) {
+    Subject other = subject;
+    change(other.settings);
+    EXPECT_FALSE(of(other.OnGpu()).searches_pages());
+  }
 }
 
 // A GPU that holds all keys reads short sequences whole.

@@ -159,11 +159,16 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   report.salience = SalienceReportOf(blueprint);
   if (report.salience.has_value()) report.reasons.push_back(SalienceReason(*report.salience));
   if (report.selection.has_value() && report.selection->share < 1.0) {
+    const SelectionReport& selection = *report.selection;
+    const std::string pages_first =
+        selection.levels == 1 ? ""
+                              : fmt::format(", in pages that a search finds for {} tokens",
+                                            selection.candidates_refresh);
     report.reasons.push_back(fmt::format(
         "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "
-        "by {}; prompts are read {}",
-        100.0 * report.selection->share, report.selection->selector,
-        report.selection->prompts ? "so, too" : "exactly"));
+        "by {}{}; prompts are read {}",
+        100.0 * selection.share, selection.selector, pages_first,
+        selection.prompts ? "so, too" : "exactly"));
   }
   const std::string drafts = DraftReason(blueprint);
   if (!drafts.empty()) report.reasons.push_back(drafts);

@@ -41,6 +41,24 @@ int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& conf
   return std::min(kSelectedChunk, config.max_position - listed);
 }
 
+// A policy that searches pages first where that is faster, and nothing else was asked of its looks.
+kv::SelectionPolicy WithLevels(const BlueprintInputs& inputs, int64_t longest) {
+  constexpr int64_t kFaster = 650'000;  // tokens (docs/BENCHMARKS.md)
+  constexpr int64_t kSearchSteps = 8;
+  const Settings& settings = *inputs.settings;
+  kv::SelectionPolicy policy = settings.selection;
+  const int page_slots = settings.cut.page_slots;
+  if (!settings.levels_by_length || !inputs.backend.own_memory || longest <= kFaster ||
+      !policy.lists_by_summaries() || policy.looks_twice() || policy.refresh > 1 ||
+      policy.summary.block_slots == page_slots) {
+    return policy;
+  }
+  policy.breadth = kv::SelectionPolicy::kTwoLooks;
+  policy.search_slots = page_slots;
+  policy.candidates_refresh = kSearchSteps;
+  return policy;
+}
+
 }  // namespace
 
 Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Workload& workload) {
@@ -48,12 +66,12 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   const ModelConfig& config = *inputs.config;
   // At which queries score what lies far behind them; of 1,024 to 4,096 the first found most.
   constexpr int64_t kDistance = 1024;
-  kv::SelectionPolicy policy = settings.selection;
+  const int64_t longest = Longest(workload.lengths);
+  kv::SelectionPolicy policy = WithLevels(inputs, longest);
   // What is verified is exact, and so keeps to the distances that the model has.
   if (!policy.selects() || policy.drafts() || settings.reach == Settings::Reach::kOff) {
     return policy;
   }
-  const int64_t longest = Longest(workload.lengths);
   const bool rotates = config.rope.type != RopeType::kNone && config.max_position > 0;
   if (settings.reach == Settings::Reach::kOn && !rotates) {
     return Unsupported({Option::kReach, " on: this model does not rotate its keys"});

@@ -162,9 +162,6 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
   return OkStatus();
 }
 
-// Candidates of a second look for each key that it chooses (docs/decisions/selection.md).
-constexpr int64_t kBreadth = 8;
-
 // A second look at sketches, or at the summaries of candidates that serve some tokens.
 Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* policy) {
   if (options.sparse_looks == 2) {
@@ -172,7 +169,7 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
       return Wrong(
           {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
     }
-    policy->breadth = kBreadth;
+    policy->breadth = kv::SelectionPolicy::kTwoLooks;
     policy->summary.sketch = SketchKind::kTwoBits;
   }
   if (options.sparse_candidates_refresh > 1) {
@@ -185,9 +182,9 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
                     ": candidates are for more tokens than a choice among them, which is for " +
                         std::to_string(options.sparse_refresh)});
     }
-    policy->breadth = kBreadth;
+    policy->breadth = kv::SelectionPolicy::kTwoLooks;
   }
-  if (options.sparse_levels < 1 || options.sparse_levels > 2) {
+  if (options.sparse_levels < kSparseLevelsAuto || options.sparse_levels > 2) {
     return Wrong({Option::kSelector, " has summaries of one level or two"});
   }
   if (options.sparse_levels == 2) {
@@ -197,7 +194,7 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
                     "and blocks that are smaller than pages of " +
                         std::to_string(options.page_slots)});
     }
-    policy->breadth = kBreadth;
+    policy->breadth = kv::SelectionPolicy::kTwoLooks;
     policy->search_slots = options.page_slots;
   }
   return OkStatus();
@@ -226,7 +223,7 @@ Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
   if (options.sparse_top_p > 0.0) {
     return Wrong({"give ", Option::kSparseEpsilon, " or ", Option::kSparseTopP, ", not both"});
   }
-  if (options.sparse_looks != 1 || options.sparse_levels != 1 || options.sparse_refresh != 1 ||
+  if (options.sparse_looks != 1 || options.sparse_levels > 1 || options.sparse_refresh != 1 ||
       options.sparse_candidates_refresh != 1) {
     return Wrong({Option::kSparseEpsilon,
                   " bounds the error of one look, made for each token; leave out second looks and "
@@ -261,7 +258,7 @@ Status CheckSelector(const EngineOptions& options, const Settings& settings) {
     return Wrong(std::move(refused));
   }
   const bool chooses = options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
-                       options.sparse_levels != 1 || options.sparse_candidates_refresh > 1;
+                       options.sparse_levels > 1 || options.sparse_candidates_refresh > 1;
   if (chooses && !drafts) {
     return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
   }
@@ -327,6 +324,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   }
   if (Status s = ReadPrompts(options, &policy); !s.ok()) return s;
   settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);
+  settings->levels_by_length = !drafts && options.sparse_levels == kSparseLevelsAuto;
   settings->page_cache = MoreThan(options.sparse_cache, kSparseCacheAuto);
   policy.summary.block_slots = block;
   policy.keys = options.sparse_keys;

@@ -113,6 +113,7 @@ struct Settings {
   std::optional<RopeScaling> rope_scaling;  // absent: as the model is
   SelfExtend self_extend;                   // as it is for contexts that are longer than its window
   std::optional<int64_t> sparse_from;       // absent: as the device is
+  bool levels_by_length = false;            // the planner says when pages are searched first
   std::optional<int64_t> page_cache;        // bytes; absent: the planner's choice
   std::optional<std::string> machine;       // name or file of a profile
   std::optional<SessionSettings> session;

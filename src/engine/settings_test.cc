@@ -161,7 +161,7 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_looks = 3; }).find("once or twice"),
             std::string::npos);
   const auto levels = [](EngineOptions& o) { o.sparse_levels = 2; };
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_levels = 0; }).find("one level or two"),
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_levels = 3; }).find("one level or two"),
             std::string::npos);
   EXPECT_NE(wrong([&](EngineOptions& o) { levels(o), o.selector = "oracle"; }).find("need pages"),
             std::string::npos);

@@ -31,6 +31,7 @@ struct SelectionPolicy {
   double delta = 0.0;
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
+  static constexpr int64_t kTwoLooks = 8;  // where there are two (docs/decisions/selection.md)
   // Above 0: the first of decode's two looks is at summaries of whole pages, of so many slots, and
   // lists pages.
   int search_slots = 0;
