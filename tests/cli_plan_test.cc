@@ -100,6 +100,25 @@ TEST_F(Cli, PlansForAGpuThatIsNotHere) {
   EXPECT_LT(slow["prediction"]["decode"]["tokens_per_second"].get<double>(), 1.6);
 }
 
+// Ranks wait for each other's sums, longer where these cross a network; each of four GPUs is faster
+// than one, but not four times.
+TEST_F(Cli, PlansForRanksOfSeveralMachines) {
+  const auto decode = [&](const Args& more) {
+    Args args = {"plan", "--context", "131072", "--machine", "h200"};
+    args.insert(args.end(), kLlama.begin(), kLlama.end());
+    args.insert(args.end(), more.begin(), more.end());
+    const Json json = RunJson(args);
+    return json["prediction"]["decode"]["tokens_per_second"].get<double>();
+  };
+  const double one = decode({}), four = decode({"--tp", "4"});
+  const double apart = decode({"--tp", "4", "--nodes", "2"});
+  EXPECT_GT(four, 1.5 * one);
+  EXPECT_LT(four, 4.0 * one);
+  EXPECT_LT(apart, four);
+  ExpectFailure(PlanFor({"--machine", "h200", "--tp", "4", "--nodes", "3"}), 2,
+                "--tp 4: 3 machines cannot have as many ranks each");
+}
+
 TEST_F(Cli, PlansSayWhatHeadsKeepOfPrompts) {
   const auto with = [](const Args& more) {
     Args args = {"plan", kModel, "-c", "16384"};

@@ -87,10 +87,11 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options);
 
 // What Engine::Plan would say, from the model's description alone: nothing is loaded, and with
 // options.machine the machine need not be here, nor a GPU. A length of 0 is the trained one. Asked
-// to explain, it also says what would make it faster.
+// to explain, it also says what would make it faster. Ranks may be those of several machines of the
+// same kind, as many on each; budgets are those of one.
 enum class Explain { kNo, kYes };
 Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
-                            const Workload& workload, Explain explain);
+                            const Workload& workload, Explain explain, int nodes = 1);
 
 // Measures the machine with the device and threads of `options`, in ten seconds or twenty, and
 // keeps what it found in $XDG_CACHE_HOME/headway (or ~/.cache/headway) for runs to come.

@@ -68,6 +68,12 @@ struct MachineProfile {
   double host_to_device_reading = 0.0;  // bytes a second of the copies, beside CPU attention
   double host_attention = 0.0;          // share of what can be read that CPU attention reaches
 
+  // Between GPUs that each have a part of a model; 0: not known.
+  double link = 0.0;                 // bytes a second each way, of one GPU to others of its node
+  double sum_seconds = 0.0;          // that a sum over a node takes beside moving its bytes
+  double network = 0.0;              // bytes a second each way, of one node to others
+  double network_sum_seconds = 0.0;  // likewise, over nodes
+
   double disk_read = 0.0;  // bytes a second; 0: no disk, or not measured
   double disk_write = 0.0;
   // Bytes a second of small reads from anywhere, as many at a time as lists ask for, by the bytes

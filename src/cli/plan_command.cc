@@ -19,6 +19,8 @@ constexpr const char* kExamples =
   headway plan models/demo --ctx-size 16384 --kv-memory 8MiB --host-memory 64MiB
   headway plan models/demo --ctx-size 8192+2048 --batch 2 --json
   headway plan download/config.json --ctx-size 131072
+  headway plan download/config.json --machine h200 --tp 8 --nodes 2 \
+      --ctx-size 4000000
   headway plan --random-weights bench/shapes/llama-3-8b.json \
       --machine rtx-4090 --gpu-memory 20GiB --ctx-size 1000000 --explain)";
 
@@ -29,6 +31,7 @@ struct PlanFlags {
   std::string context;
   int64_t batch = 1;
   bool explain = false;
+  int nodes = 1;
 };
 
 constexpr int64_t kInMiB = 128 * kMiB;  // from here on nobody counts KiB
@@ -219,6 +222,10 @@ int PlanCommand(const Args& args, Console& console) {
       ->type_name("N");
   AddNumber(*app, "Workload", "--batch", &flags.batch, {1, 4096},
             "that many times the sequences of --ctx-size");
+  AddNumber(
+      *app, "Workload", "--nodes", &flags.nodes, {1, 64},
+      "machines that the ranks of --tp are on, as many on each, with its network between them; "
+      "budgets are those of one machine");
   AddSwitch(*app, "Output", "--json", &flags.output.json, "print the plan as one JSON object");
   AddSwitch(*app, "Output", "--explain", &flags.explain,
             "also say what more memory, a faster bus and the like would give");
@@ -239,7 +246,7 @@ int PlanCommand(const Args& args, Console& console) {
     workload = parsed->front();
   }
   Result<ModelPlan> made = PlanModel(flags.model.model, flags.model.engine, workload,
-                                     flags.explain ? Explain::kYes : Explain::kNo);
+                                     flags.explain ? Explain::kYes : Explain::kNo, flags.nodes);
   if (!made.ok()) return console.Fail(made.status());
   for (int64_t length : made->lengths) {
     std::string warning = LongContextWarning(made->info, length, flags.model.engine);

@@ -133,7 +133,7 @@ int64_t Engine::Impl::SmallestDevice() const {
 PlanReport Engine::Impl::Report(const Blueprint& blueprint) const {
   PlanReport report = ReportOf(blueprint);
   if (machine.has_value()) report.prediction = PredictionOf(blueprint, *machine);
-  TellOfRanks(assignment, &report);
+  TellOfRanks(assignment, 1, &report);
   return report;
 }
 
@@ -163,7 +163,7 @@ Status Engine::Impl::FindFingerprint() {
 }
 
 Status Engine::Impl::Explain(const Status& error) const {
-  const Status own = OfRanks(settings.ranks, error);
+  const Status own = OfRanks(settings, error);
   if (!device_budget.has_value() || settings.memory.gpu.has_value()) return own;
   return ExplainFreeMemory(own, backend->info().free_memory, backend->info().memory);
 }

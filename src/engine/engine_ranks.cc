@@ -128,7 +128,7 @@ Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& firs
     parts.session = &context->session;
     Result<std::unique_ptr<Context::Impl>> made =
         Context::Impl::Create(parts, *blueprint, report, nullptr);
-    if (!made.ok()) return OfRanks(settings.ranks, made.status());
+    if (!made.ok()) return OfRanks(settings, made.status());
     context->others.push_back(std::move(*made));
   }
   return OkStatus();
@@ -218,7 +218,7 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContextTogether(const Workloa
     const Result<Blueprint> blueprint = DrawTogether(workload);
     if (!blueprint.ok()) return blueprint.status();
     context = MakeContext(workload, *blueprint);
-    return context.ok() ? OkStatus() : OfRanks(settings.ranks, context.status());
+    return context.ok() ? OkStatus() : OfRanks(settings, context.status());
   });
   if (!made.ok()) return made;
   (*context)->impl_->processes = processes;

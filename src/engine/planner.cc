@@ -225,7 +225,7 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   inputs.program_bytes = ProgramBytes(planning.model.has_tokenizer ? config.shape.vocab : 0);
   const DraftBasis* const draft = planning.draft.has_value() ? &*planning.draft : nullptr;
   Result<Blueprint> blueprint = MakeBlueprints(inputs, draft, planning.workload);
-  if (!blueprint.ok()) return OfRanks(settings.ranks, blueprint.status());
+  if (!blueprint.ok()) return OfRanks(settings, blueprint.status());
   if (settings.eviction.evicts()) {
     const std::vector<int64_t>& lengths = planning.workload.lengths;
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
@@ -266,10 +266,17 @@ std::vector<Message> NoticesOf(const plan::Plan& plan, const MachineProfile& mac
 }  // namespace
 
 Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& options,
-                            const Workload& workload, Explain explain) try {
+                            const Workload& workload, Explain explain, int nodes) try {
   Env& env = *Env::Default();
   Result<Settings> settings = ReadSettings(options);
   if (!settings.ok()) return settings.status();
+  if (nodes < 1 || settings->ranks % nodes != 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  Refusal{{Option::kTensorParallel,
+                           fmt::format(" {}: {} machines cannot have as many ranks each",
+                                       settings->ranks, nodes)}});
+  }
+  settings->nodes = nodes;
   Settings own = SettingsOfRank(*settings, 0);
   ThreadPool pool(own.target.pool_threads());
   Result<Planning> planning = FindPlanning(env, model, std::move(own), &pool);
@@ -289,7 +296,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   result.threads = settings->ranks * pool.threads();
   result.lengths = planning->workload.lengths;
   result.plan = ReportOf(*blueprint);
-  TellOfRanks(planning->assignment, &result.plan);
+  TellOfRanks(planning->assignment, nodes, &result.plan);
   if (!planning->machine.has_value()) return result;
   result.plan.prediction = PredictionOf(*blueprint, *planning->machine);
   if (explain == Explain::kYes) {

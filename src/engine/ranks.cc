@@ -17,7 +17,7 @@ Status Wrong(Message message) {
   return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
 }
 
-// A rank's part of `all`, which has no end or is cut into parts.
+// A rank's part of `all` of a node, which has no end or is cut into parts.
 int64_t PartOf(int64_t all, int ranks) { return all == kNoLimit ? kNoLimit : all / ranks; }
 
 }  // namespace
@@ -62,12 +62,13 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   own.gpu_ranks = 0;
   for (int other = 0; other < ranks; ++other) own.gpu_ranks += device(other) == device(rank);
   const int threads = ThreadPool(settings.target.pool_threads()).threads();
-  own.target.threads = std::max(1, threads / ranks + (rank < threads % ranks ? 1 : 0));
-  own.memory.kv = PartOf(settings.memory.kv, ranks);
-  own.memory.host = PartOf(settings.memory.host, ranks);
-  own.memory.disk = PartOf(settings.memory.disk, ranks);
+  const int here = ranks / settings.nodes;
+  own.target.threads = std::max(1, threads / here + (rank < threads % here ? 1 : 0));
+  own.memory.kv = PartOf(settings.memory.kv, here);
+  own.memory.host = PartOf(settings.memory.host, here);
+  own.memory.disk = PartOf(settings.memory.disk, here);
   if (settings.alias_host_memory.has_value()) {
-    own.alias_host_memory = PartOf(*settings.alias_host_memory, ranks);
+    own.alias_host_memory = PartOf(*settings.alias_host_memory, here);
   }
   // So that other numbers of ranks find their heads in it.
   if (settings.session.has_value()) own.cut.head_group = 1;
@@ -117,7 +118,7 @@ Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator) {
   return own;
 }
 
-void TellOfRanks(const std::optional<HeadAssignment>& assignment, PlanReport* report) {
+void TellOfRanks(const std::optional<HeadAssignment>& assignment, int nodes, PlanReport* report) {
   if (!assignment.has_value()) return;
   report->ranks = RanksReportOf(*assignment);
   const auto ranks = static_cast<int>(report->ranks->keys.size());
@@ -126,9 +127,10 @@ void TellOfRanks(const std::optional<HeadAssignment>& assignment, PlanReport* re
   all(&report->memory_bytes);
   all(&report->streamed_weight_bytes);
   for (MemoryLine& line : report->memory) all(&line.bytes);
-  all(&report->smallest_kv_memory);
-  all(&report->smallest_host_memory);
-  all(&report->smallest_disk_memory);
+  const auto of_machine = [of = ranks / nodes](int64_t* bytes) { *bytes *= of; };
+  of_machine(&report->smallest_kv_memory);
+  of_machine(&report->smallest_host_memory);
+  of_machine(&report->smallest_disk_memory);
   if (report->ranks->profiled) {
     report->reasons.push_back(fmt::format(
         "all ranks wait for the busiest one in every layer: by the profile they attend {:.1f} % of "
@@ -137,19 +139,19 @@ void TellOfRanks(const std::optional<HeadAssignment>& assignment, PlanReport* re
         "gives one, since a place costs its products in all layers and whole prompts",
         100.0 * report->ranks->busy_share, 100.0 * report->ranks->static_busy_share));
   }
-  report->reasons.push_back(
-      fmt::format("{} ranks share the model, each with 1/{} of every budget but that of its GPU; "
-                  "bytes are of all, as "
-                  "many as the largest has, times are without what they say to each other",
-                  ranks, ranks));
+  report->reasons.push_back(fmt::format(
+      "{} ranks share the model, each with 1/{} of every budget of its machine but that "
+      "of its GPU; bytes are of all, as many as the largest has",
+      ranks, ranks / nodes));
 }
 
-Status OfRanks(int ranks, const Status& error) {
+Status OfRanks(const Settings& settings, const Status& error) {
+  const int ranks = settings.ranks;
   if (ranks == 1 || error.code() != StatusCode::kOutOfBudget) return error;
   return error.Within(
       {}, {fmt::format("; these are figures of each of {} ranks, which has 1/{} of what is given, "
                        "by ",
-                       ranks, ranks),
+                       ranks, ranks / settings.nodes),
            Option::kTensorParallel});
 }
 

@@ -86,6 +86,7 @@ inline constexpr const char* kAutoPlacement = "auto";
 struct Settings {
   hardware::Target target;
   int ranks = 1;  // that share the model, of which an engine may be one
+  int nodes = 1;  // that these are on, as many on each; more than one in plans alone
   plan::AssignmentMethod assignment = plan::AssignmentMethod::kBalanced;
   std::optional<std::string> assignment_profile;  // file
   std::vector<double> assignment_shares;          // its, from LoadShares on; none without

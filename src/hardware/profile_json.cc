@@ -86,6 +86,14 @@ const Field kFields[] = {
      kSlowest, kFastest, &MachineProfile::host_to_device_reading},
     {"host_attention_share", "CPU attention, of the read", Unit::kShare, 0.01, 1.1,
      &MachineProfile::host_attention},
+    {"link_bytes_per_second", "links between GPUs of a node", Unit::kBytesPerSecond, kSlowest,
+     kFastest, &MachineProfile::link, nullptr, Size::kNone, /*optional=*/true},
+    {"sum_seconds", "a small sum over them", Unit::kSeconds, 0.0, 1.0, &MachineProfile::sum_seconds,
+     nullptr, Size::kNone, /*optional=*/true},
+    {"network_bytes_per_second", "network between nodes", Unit::kBytesPerSecond, kSlowest, kFastest,
+     &MachineProfile::network, nullptr, Size::kNone, /*optional=*/true},
+    {"network_sum_seconds", "a small sum over nodes", Unit::kSeconds, 0.0, 1.0,
+     &MachineProfile::network_sum_seconds, nullptr, Size::kNone, /*optional=*/true},
     {"disk_read_bytes_per_second", "disk read", Unit::kBytesPerSecond, kSlowest, kFastest,
      &MachineProfile::disk_read, nullptr, Size::kNone, /*optional=*/true},
     {"disk_write_bytes_per_second", "disk write", Unit::kBytesPerSecond, kSlowest, kFastest,
@@ -289,7 +297,9 @@ std::vector<ProfileFigure> DescribeProfile(const MachineProfile& machine) {
   for (const Field& field : kFields) {
     ProfileFigure figure{field.name, field.meaning, "", ""};
     if (field.value != nullptr) {
-      figure.value = FormatScalar(machine.*field.value, field.unit);
+      const double value = machine.*field.value;
+      const bool known = !field.optional || value > 0.0;
+      figure.value = known ? FormatScalar(value, field.unit) : kNotMeasured;
     } else {
       const auto& points = (machine.*field.curve).points;
       if (points.empty()) figure.value = kNotMeasured;

@@ -35,6 +35,10 @@ const char* CostLaneName(CostLane lane) {
   return "?";
 }
 
+double LayerSumSeconds(const MachineProfile& machine, const Subject& subject, double tokens) {
+  return 2.0 * SumSeconds(machine, subject.group, 4.0 * tokens * subject.shape.d_model);
+}
+
 CostLane StepTime::limit() const {
   return static_cast<CostLane>(std::max_element(std::begin(busy), std::end(busy)) -
                                std::begin(busy));

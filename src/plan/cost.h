@@ -16,6 +16,7 @@
 
 #include "base/machine_profile.h"
 #include "base/types.h"
+#include "plan/communication.h"
 
 namespace headway::plan {
 
@@ -93,6 +94,7 @@ struct Subject {
   double closed_bytes = 0.0;
   KeySelection selection = {};  // in layers without a window
   bool lossless = false;        // closed pages are, which take longer than their bytes
+  RankGroup group = {};         // of which one has this part of the model
 
   int64_t WindowOf(int layer) const {
     return window.empty() ? 0 : window[static_cast<size_t>(layer)];
@@ -125,6 +127,9 @@ struct LayerWeights {
   double total() const { return kv + qo + mlp; }
 };
 LayerWeights WeightsOf(const ModelShape& shape);
+
+// What a layer of `tokens` tokens adds up over the ranks: two sums of the residual stream, in f32.
+double LayerSumSeconds(const MachineProfile& machine, const Subject& subject, double tokens);
 
 // One sequence of a step: `tokens` new ones behind `prefix` cached ones.
 struct SequenceStep {

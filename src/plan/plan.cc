@@ -205,7 +205,8 @@ Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {
           static_cast<double>(SlabHeads(request)) / static_cast<double>(heads),
           static_cast<double>(request.costs.cache(choice).slab) / slots,
           request.selection,
-          request.lossless};
+          request.lossless,
+          request.group};
 }
 
 }  // namespace headway::plan

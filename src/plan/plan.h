@@ -137,6 +137,7 @@ struct PlanRequest {
   std::vector<int> slab_heads;
   int page_slots = kDefaultPageSlots;
   bool lossless = false;         // the encoding of closed pages
+  RankGroup group = {};          // that shares the model, of which `shape` is one's part
   std::vector<int64_t> lengths;  // tokens that each sequence of the batch will reach
   int64_t weight_bytes = 0;
   // Of these: the matrices of a layer, which may be in host memory and stream in each step.

@@ -129,8 +129,9 @@ class Simulation {
     if (logits == LogitsWanted::kYes) {
       const auto rows = static_cast<double>(entries_.size());
       Device(&time_.products, ProductSeconds(machine_, shape_, rows, shape_.d_model, shape_.vocab));
-      Device(&time_.other,
-             machine_.sync_seconds + machine_.step_seconds + 2.0 * machine_.launch_seconds);
+      Device(&time_.other, GatherSeconds(machine_, subject_.group, 4.0 * rows * shape_.vocab) +
+                               machine_.sync_seconds + machine_.step_seconds +
+                               2.0 * machine_.launch_seconds);
     }
     const double down = machine_.device_to_host.Seconds(down_bytes_ * HeadBytes(subject_) *
                                                         shape_.kv_heads * subject_.slab_share);
@@ -225,8 +226,7 @@ class Simulation {
       Attention(keys, longest);
     }
     if (host_done > 0.0) {
-      // The merge reads the host's states over a busy bus, cores begin and end at different
-      // times.
+      // The merge reads the host's states over a busy bus, and cores do not end together.
       gpu_ = std::max(gpu_, host_done);
       Device(&time_.other, 90.0 * machine_.launch_seconds);
     }
@@ -253,6 +253,7 @@ class Simulation {
   // Norms, rotation and the store into pages, SwiGLU, the residual stream in f32. In decode they
   // are part of the products but for the rotation.
   void Elementwise() {
+    Device(&time_.other, LayerSumSeconds(machine_, subject_, tokens_));
     if (tokens_ <= static_cast<double>(kFewTokens)) {
       // With more than one row norms are kernels of their own.
       Device(&time_.other, (tokens_ > 1.0 ? 3.0 : 1.0) * machine_.launch_seconds);
@@ -339,7 +340,6 @@ class Simulation {
   // at once.
   void Select(double keys, double chosen) {
     if (prefill_) return SelectInPrefill(keys, chosen);
-    const double bus = InPlaceRate(machine_);
     const KeysAway of_chosen = Away(keys, chosen);
     const double far = of_chosen.always + of_chosen.chosen;
     const double sequences = Sequences();
@@ -348,8 +348,8 @@ class Simulation {
     const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
     const KeysAway of_disk = ChosenOnDisk(selection, run_, {keys, chosen, sequences});
     const double on_disk = of_disk.always + of_disk.chosen;
-    const double away =
-        shape_.kv_heads * HeadBytes(subject_) *
+    const double away =  // seconds
+        shape_.kv_heads * HeadBytes(subject_) / InPlaceRate(machine_) *
         ((machine_.own_memory ? on_disk : 0.0) +
          std::max(far - on_disk, 0.0) * (1.0 - FoundShare(run_.page_cache_steps)) / kept);
     const double scored =
@@ -357,7 +357,7 @@ class Simulation {
         shape_.kv_heads / selection.refresh;
     const double scored_away = machine_.own_memory ? scored * (1.0 - run_.split.resident) : 0.0;
     const double on_bus = scored_away / KeyRate(machine_, selection);
-    Busy(CostLane::kHostToDevice) += on_bus + away / bus;
+    Busy(CostLane::kHostToDevice) += on_bus + away;
     if (scored > 0.0) {
       Device(&time_.attention, std::max(on_bus, (scored - scored_away) / machine_.device_read) +
                                    ChoiceLaunchSeconds(machine_) / selection.refresh);
@@ -369,7 +369,7 @@ class Simulation {
     // A launch of each sequence for what is listed, and one for the open pages of all.
     const double here = (chosen - far) / sequences;
     const double attending = AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0);
-    Device(&time_.attention, std::max(away / bus, sequences * attending));
+    Device(&time_.attention, std::max(away, sequences * attending));
     gpu_ = std::max(gpu_, pages_there);
     Device(&time_.attention, AttentionSeconds(machine_, subject_, shape_.kv_heads,
                                               sequences * selection.open_keys, 1.0, 1.0));

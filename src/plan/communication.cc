@@ -1,0 +1,55 @@
+#include "plan/communication.h"
+
+#include <algorithm>
+
+namespace headway::plan {
+namespace {
+
+// Where a profile says nothing of links, what is said goes over the bus and through host memory.
+double LinkRate(const MachineProfile& machine) {
+  if (machine.link > 0.0) return machine.link;
+  return std::max(machine.both_directions, 1.0) / 2.0;
+}
+double SumLatency(const MachineProfile& machine) {
+  if (machine.sum_seconds > 0.0) return machine.sum_seconds;
+  return 2.0 * machine.sync_seconds;
+}
+
+// An assumption where a profile says nothing of a network: 100 Gb/s, and its latency twice.
+double NetworkRate(const MachineProfile& machine) {
+  constexpr double kRate = 12.5e9;
+  return machine.network > 0.0 ? machine.network : kRate;
+}
+double NetworkLatency(const MachineProfile& machine) {
+  constexpr double kLatency = 50e-6;
+  return machine.network_sum_seconds > 0.0 ? machine.network_sum_seconds : kLatency;
+}
+
+}  // namespace
+
+double SumSeconds(const MachineProfile& machine, const RankGroup& group, double bytes) {
+  const double of_node = group.of_node();
+  const double nodes = group.nodes;
+  double seconds = 0.0;
+  if (of_node > 1.0) {
+    seconds += SumLatency(machine) + 2.0 * (of_node - 1.0) / of_node * bytes / LinkRate(machine);
+  }
+  if (nodes > 1.0) {
+    seconds += NetworkLatency(machine) + 2.0 * (nodes - 1.0) / nodes * bytes / NetworkRate(machine);
+  }
+  return seconds;
+}
+
+double GatherSeconds(const MachineProfile& machine, const RankGroup& group, double bytes) {
+  const double of_node = group.of_node();
+  double seconds = 0.0;
+  if (of_node > 1.0) {
+    seconds += SumLatency(machine) + (group.ranks - 1.0) * bytes / LinkRate(machine);
+  }
+  if (group.nodes > 1) {
+    seconds += NetworkLatency(machine) + (group.ranks - of_node) * bytes / NetworkRate(machine);
+  }
+  return seconds;
+}
+
+}  // namespace headway::plan

@@ -1,0 +1,26 @@
+// What ranks that share a model say to each other in a step: sums over all of them behind attention
+// and behind the MLP of each layer, and logits that are gathered. All wait for these.
+#ifndef HEADWAY_PLAN_COMMUNICATION_H_
+#define HEADWAY_PLAN_COMMUNICATION_H_
+
+#include "base/machine_profile.h"
+
+namespace headway::plan {
+
+// Ranks, each with a GPU of its own, in equal numbers on each of the nodes.
+struct RankGroup {
+  int ranks = 1;
+  int nodes = 1;
+
+  int of_node() const { return ranks / nodes; }
+};
+
+// A sum of vectors of so many bytes, one of each rank, which all of them get: the ranks of a node
+// add up a share each, nodes add these up over the network, and each share goes to all.
+double SumSeconds(const MachineProfile& machine, const RankGroup& group, double bytes);
+// Every rank gets so many bytes of each other one.
+double GatherSeconds(const MachineProfile& machine, const RankGroup& group, double bytes);
+
+}  // namespace headway::plan
+
+#endif  // HEADWAY_PLAN_COMMUNICATION_H_

@@ -1,0 +1,61 @@
+#include "plan/communication.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/cost.h"
+#include "plan/plan_testing.h"
+#include "support/test_machines.h"
+
+namespace headway::plan {
+namespace {
+
+MachineProfile Linked() {
+  MachineProfile machine;
+  machine.link = 1e11;
+  machine.sum_seconds = 1e-5;
+  machine.network = 1e10;
+  machine.network_sum_seconds = 1e-4;
+  return machine;
+}
+
+TEST(Communication, ASumSendsEachShareTwice) {
+  const MachineProfile machine = Linked();
+  EXPECT_EQ(SumSeconds(machine, {1, 1}, 1e6), 0.0);
+  EXPECT_NEAR(SumSeconds(machine, {2, 1}, 1e6), 1e-5 + 1e6 / 1e11, 1e-12);
+  EXPECT_NEAR(SumSeconds(machine, {4, 1}, 1e6), 1e-5 + 1.5e6 / 1e11, 1e-12);
+  // Two nodes: what each has of the sum crosses the network once each way.
+  EXPECT_NEAR(SumSeconds(machine, {8, 2}, 1e6), 1e-5 + 1.5e6 / 1e11 + 1e-4 + 1e6 / 1e10, 1e-12);
+  EXPECT_NEAR(SumSeconds(machine, {2, 2}, 1e6), 1e-4 + 1e6 / 1e10, 1e-12);
+}
+
+TEST(Communication, AGatherReceivesWhatOthersHave) {
+  const MachineProfile machine = Linked();
+  EXPECT_EQ(GatherSeconds(machine, {1, 1}, 1e6), 0.0);
+  EXPECT_NEAR(GatherSeconds(machine, {4, 1}, 1e6), 1e-5 + 3e6 / 1e11, 1e-12);
+  EXPECT_NEAR(GatherSeconds(machine, {8, 2}, 1e6), 1e-5 + 7e6 / 1e11 + 1e-4 + 4e6 / 1e10, 1e-12);
+}
+
+// Without links sums go over the bus, without a network of a known rate over one of 100 Gb/s.
+TEST(Communication, ProfilesMaySayNothingOfLinks) {
+  MachineProfile machine;
+  machine.both_directions = 4e10;
+  machine.sync_seconds = 1e-5;
+  EXPECT_NEAR(SumSeconds(machine, {2, 1}, 1e6), 2e-5 + 1e6 / 2e10, 1e-12);
+  EXPECT_NEAR(SumSeconds(machine, {2, 2}, 1e6), 5e-5 + 1e6 / 12.5e9, 1e-12);
+}
+
+// Two sums of a token's residual stream in each layer, and the logits of one row.
+TEST(Communication, AStepWaitsForItsSums) {
+  const Subject alone{{2, 1000, 2, 1, 100, 2000, 5000, DType::kBF16}, {}, 1.0};
+  Subject shared = alone;
+  shared.group = {4, 1};
+  MachineProfile machine = Simple();
+  machine.link = 1e11;
+  machine.sum_seconds = 1e-5;
+  const double said = PredictDecode(machine, shared, {}, std::vector<int64_t>{100}).seconds -
+                      PredictDecode(machine, alone, {}, std::vector<int64_t>{100}).seconds;
+  EXPECT_NEAR(said, 2 * 2 * (1e-5 + 1.5 * 4000 / 1e11) + 1e-5 + 3.0 * 4 * 5000 / 1e11, 1e-9);
+}
+
+}  // namespace
+}  // namespace headway::plan
