@@ -71,6 +71,7 @@ struct MachineProfile {
   // Between GPUs that each have a part of a model; 0: not known.
   double link = 0.0;                 // bytes a second each way, of one GPU to others of its node
   double sum_seconds = 0.0;          // that a sum over a node takes beside moving its bytes
+  double buses = 0.0;                // bytes a second from the host to each GPU, while all copy
   double network = 0.0;              // bytes a second each way, of one node to others
   double network_sum_seconds = 0.0;  // likewise, over nodes
 

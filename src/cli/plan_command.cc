@@ -185,6 +185,7 @@ std::string ReportText(const ModelPlan& made) {
 Json ReportJson(const ModelPlan& made) {
   Json json = PlanJson(made.plan);
   json["model"] = made.info.folder;
+  json["config"] = made.info.config_hash;  // by which profiles of heads name it
   json["lengths"] = made.lengths;
   json["kernels"] = made.kernels;
   json["threads"] = made.threads;

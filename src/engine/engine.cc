@@ -29,6 +29,7 @@
 #include "model/model.h"
 #include "model/weights/open_weights.h"
 #include "parallel/local/local_group.h"
+#include "plan/communication.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -82,7 +83,11 @@ Status Engine::Impl::FindMachine() {
       hardware::ChooseProfile(*env, settings.machine, backend->info(), pool.threads());
   if (!chosen.ok()) return chosen.status();
   machine = std::move(*chosen);
-  if (machine.has_value() || !backend->info().own_memory) return OkStatus();
+  if (machine.has_value()) {
+    machine->machine = plan::MachineOfRank(machine->machine, {settings.ranks, settings.nodes});
+    return OkStatus();
+  }
+  if (!backend->info().own_memory) return OkStatus();
   Result<MachineProfile> measured = MeasureMachine(*env, settings, hardware::Depth::kQuick);
   if (measured.ok()) {
     machine = hardware::ChosenProfile{std::move(*measured), "quick measurement"};

@@ -2,17 +2,35 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/bytes.h"
 #include "base/exceptions.h"
 #include "base/thread_pool.h"
 #include "engine/context.h"
 #include "engine/metered_host_attention.h"
+#include "engine/metered_links.h"
 #include "hardware/peaks.h"
 #include "hardware/profile_json.h"
 #include "hardware/profiles.h"
 #include "headway/engine.h"
 
 namespace headway {
+namespace {
+
+// What a step of few tokens adds up, and a chunk of a prompt.
+constexpr int64_t kSumBytes[] = {8 * kKiB, 128 * kMiB};
+
+// Of the GPUs that ranks would have; empty where there are not two.
+hardware::LinkMeter LinksOf(const hardware::Target& target) {
+  std::vector<std::string> devices = DevicesToConnect(target.device);
+  if (devices.size() < 2) return nullptr;
+  return [devices = std::move(devices)](Env& env) {
+    return MeterLinks(env, devices, {.sums = kSumBytes});
+  };
+}
+
+}  // namespace
 
 Result<MachineProfile> MeasureMachine(Env& env, const Settings& settings, hardware::Depth depth) {
   hardware::ProbeOptions probe;
@@ -20,6 +38,7 @@ Result<MachineProfile> MeasureMachine(Env& env, const Settings& settings, hardwa
   probe.host_attention = MeteredHostAttention;
   probe.depth = depth;
   probe.disk_directory = settings.memory.disk_directory;
+  if (depth == hardware::Depth::kFull) probe.links = LinksOf(settings.target);
   return hardware::MeasureProfile(env, probe);
 }
 

@@ -22,6 +22,7 @@
 #include "model/locate.h"
 #include "model/model.h"
 #include "model/weights/open_weights.h"
+#include "plan/communication.h"
 
 namespace headway {
 namespace {
@@ -194,6 +195,10 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
     planning.shard = std::move(shards->front());
   }
   if (Status s = FindMachine(env, pool->threads(), &planning); !s.ok()) return s;
+  if (planning.machine.has_value()) {
+    MachineProfile& machine = planning.machine->machine;
+    machine = plan::MachineOfRank(machine, {planning.settings.ranks, planning.settings.nodes});
+  }
   return planning;
 }
 

@@ -144,6 +144,16 @@ class Measuring {
         bus ? attention.copied_per_second : machine_.host_to_device.Peak();
   }
 
+  // Their errors are not the probe's.
+  Status Links(Env& env, const LinkMeter& meter) {
+    const Result<LinkRates> rates = meter(env);
+    if (!rates.ok()) return rates.status();
+    machine_.sum_seconds = SumLatency(*rates);
+    machine_.link = LinkRate(*rates);
+    machine_.buses = rates->bus;
+    return OkStatus();
+  }
+
   // Its errors are not the probe's.
   Status Disk(Env& env, ThreadPool& pool, const std::string& directory) {
     const std::vector<int64_t> pieces = {4 * kKiB, 16 * kKiB, 64 * kKiB, 256 * kKiB};
@@ -228,6 +238,11 @@ Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options) {
     const Status disk = measuring.Disk(env, pool, options.disk_directory);
     if (!disk.ok()) {
       Log(LogLevel::kWarning, "the disk was not measured: " + disk.message());
+    }
+    const Status links =
+        options.links == nullptr ? OkStatus() : measuring.Links(env, options.links);
+    if (!links.ok()) {
+      Log(LogLevel::kWarning, "links between GPUs were not measured: " + links.message());
     }
   }
   for (const ProfileFigure& figure : DescribeProfile(machine)) {

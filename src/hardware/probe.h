@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "base/machine_profile.h"
 #include "hardware/host_attention.h"
+#include "hardware/links.h"
 #include "hardware/meter.h"
 #include "headway/status.h"
 
@@ -21,6 +22,7 @@ struct ProbeOptions {
   HostAttentionMaker host_attention;
   Depth depth = Depth::kFull;
   std::string disk_directory;  // whose disk is measured
+  LinkMeter links;             // null: there are none; a full probe calls it
 };
 Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options);
 

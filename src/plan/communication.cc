@@ -25,7 +25,23 @@ double NetworkLatency(const MachineProfile& machine) {
   return machine.network_sum_seconds > 0.0 ? machine.network_sum_seconds : kLatency;
 }
 
+void Slow(Curve* curve, double share) {
+  for (auto& [size, rate] : curve->points) rate *= share;
+}
+
 }  // namespace
+
+MachineProfile MachineOfRank(const MachineProfile& machine, const RankGroup& group) {
+  MachineProfile own = machine;
+  if (group.of_node() < 2 || machine.buses <= 0.0 || machine.host_to_device.empty()) return own;
+  const double share = std::min(1.0, machine.buses / machine.host_to_device.Peak());
+  Slow(&own.host_to_device, share);
+  Slow(&own.device_to_host, share);
+  own.both_directions *= share;
+  own.read_in_place *= share;
+  own.host_to_device_reading *= share;
+  return own;
+}
 
 double SumSeconds(const MachineProfile& machine, const RankGroup& group, double bytes) {
   const double of_node = group.of_node();

@@ -15,6 +15,10 @@ struct RankGroup {
   int of_node() const { return ranks / nodes; }
 };
 
+// The machine as a rank finds it whose node has others: GPUs that copy at the same time may get
+// less of the host's memory each than one alone.
+MachineProfile MachineOfRank(const MachineProfile& machine, const RankGroup& group);
+
 // A sum of vectors of so many bytes, one of each rank, which all of them get: the ranks of a node
 // add up a share each, nodes add these up over the network, and each share goes to all.
 double SumSeconds(const MachineProfile& machine, const RankGroup& group, double bytes);

@@ -35,6 +35,28 @@ TEST(Communication, AGatherReceivesWhatOthersHave) {
   EXPECT_NEAR(GatherSeconds(machine, {8, 2}, 1e6), 1e-5 + 7e6 / 1e11 + 1e-4 + 4e6 / 1e10, 1e-12);
 }
 
+// What all GPUs get of the host's memory while they copy at the same time.
+TEST(Communication, RanksOfANodeShareTheHostsMemory) {
+  MachineProfile machine = Linked();
+  machine.host_to_device.points = {{1e6, 4e10}, {1e8, 5e10}};
+  machine.device_to_host.points = {{1e8, 5e10}};
+  machine.both_directions = 4e10;
+  machine.read_in_place = 5e10;
+  machine.host_to_device_reading = 4.5e10;
+  machine.buses = 4e10;
+  const MachineProfile own = MachineOfRank(machine, {4, 1});
+  EXPECT_NEAR(own.host_to_device.Peak(), 4e10, 1.0);
+  EXPECT_NEAR(own.host_to_device.points[0].second, 3.2e10, 1.0);
+  EXPECT_NEAR(own.device_to_host.Peak(), 4e10, 1.0);
+  EXPECT_NEAR(own.both_directions, 3.2e10, 1.0);
+  EXPECT_NEAR(own.read_in_place, 4e10, 1.0);
+  EXPECT_NEAR(own.host_to_device_reading, 3.6e10, 1.0);
+  // One of a node by itself has its bus alone, and none is faster for the others.
+  EXPECT_EQ(MachineOfRank(machine, {2, 2}).host_to_device.Peak(), 5e10);
+  machine.buses = 6e10;
+  EXPECT_EQ(MachineOfRank(machine, {4, 1}).host_to_device.Peak(), 5e10);
+}
+
 // Without links sums go over the bus, without a network of a known rate over one of 100 Gb/s.
 TEST(Communication, ProfilesMaySayNothingOfLinks) {
   MachineProfile machine;
