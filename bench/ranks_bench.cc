@@ -21,9 +21,8 @@ int Run(std::vector<std::string> devices) {
     std::fprintf(stderr, "ranks_bench: links take two devices, and here are %zu\n", devices.size());
     return 1;
   }
-  const std::vector<int64_t> sizes = {kKiB,       4 * kKiB,  8 * kKiB,  16 * kKiB,
-                                      64 * kKiB,  256 * kKiB, kMiB,     4 * kMiB,
-                                      16 * kMiB,  64 * kMiB,  128 * kMiB, 256 * kMiB};
+  const std::vector<int64_t> sizes = {kKiB, 4 * kKiB, 8 * kKiB,  16 * kKiB, 64 * kKiB,  256 * kKiB,
+                                      kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB, 128 * kMiB, 256 * kMiB};
   const headway::Result<headway::hardware::LinkRates> rates =
       headway::MeterLinks(*headway::Env::Default(), devices, {.sums = sizes});
   if (!rates.ok()) {

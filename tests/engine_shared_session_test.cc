@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -17,24 +16,24 @@
 #include "model/config.h"
 #include "support/api.h"
 #include "support/golden.h"
+#include "support/rank_gpus.h"
 
 namespace headway {
 namespace {
 
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
+using testing::DeviceOfRanks;
 
 constexpr int64_t kSaved = 448, kLength = 500;
 
-// HEADWAY_TEST_DEVICE=cuda runs these tests with all ranks on the first GPU.
+// HEADWAY_TEST_DEVICE and HEADWAY_TEST_GPUS run these tests on GPUs (support/rank_gpus.h).
 EngineOptions OnRanks(int ranks) {
   EngineOptions options;
   options.tensor_parallel = ranks;
   options.threads = 2;
   options.segment = 128;
-  if (std::getenv("HEADWAY_TEST_DEVICE") == nullptr) return options;
-  options.device = "cuda:0";
-  for (int rank = 1; rank < ranks; ++rank) options.device += ",0";
+  options.device = DeviceOfRanks(ranks);
   return options;
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 
 #include "base/bytes.h"
 #include "base/fault_env.h"
@@ -14,22 +13,19 @@
 #include "headway/refusal.h"
 #include "support/api.h"
 #include "support/head_profile.h"
+#include "support/rank_gpus.h"
 
 namespace headway {
 namespace {
 
 using ::testing::HasSubstr;
 
-// HEADWAY_TEST_DEVICE=cuda runs these tests with all ranks on the first GPU.
-bool OnGpu() { return std::getenv("HEADWAY_TEST_DEVICE") != nullptr; }
-
+// HEADWAY_TEST_DEVICE and HEADWAY_TEST_GPUS run these tests on GPUs (support/rank_gpus.h).
 EngineOptions OnRanks(int ranks) {
   EngineOptions options;
   options.tensor_parallel = ranks;
   options.threads = 2;
-  if (!OnGpu()) return options;
-  options.device = "cuda:0";
-  for (int rank = 1; rank < ranks; ++rank) options.device += ",0";
+  options.device = testing::DeviceOfRanks(ranks);
   return options;
 }
 
@@ -108,7 +104,7 @@ TEST(EngineTp, BatchesSamplingAndScoresAreThoseOfOneRank) {
     EXPECT_GT((*context)->TierBytes(0), 0);
     const std::vector<double> attended = (*context)->AttendSeconds();
     ASSERT_EQ(attended.size(), ranks ? 3u : 1u);
-    if (!OnGpu()) {  // whose kernels are not timed
+    if (!testing::RanksHaveGpus()) {  // whose kernels are not timed
       EXPECT_GT(*std::min_element(attended.begin(), attended.end()), 0.0);
     }
     size_t seen = 0;
@@ -284,7 +280,7 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
       // A GPU's products of other shapes add in other orders, and what is left out leaves margins
       // small. The first text has two next tokens of nearly the same probability, of which exact
       // ranks take another one than one rank does, too, and thresholds of salience sooner.
-      if (!OnGpu()) {
+      if (!testing::RanksHaveGpus()) {
         EXPECT_EQ(shared.others, one.others) << ranks << " ranks";
         EXPECT_TRUE(options.hgca >= 0.0 || shared.tokens == one.tokens) << ranks << " ranks";
       }
@@ -324,7 +320,7 @@ TEST(EngineTp, HeadsOfAProfileAreBalanced) {
       EXPECT_GT(said.busy_share, said.static_busy_share);
     }
     const Approximate shared = Approximately(options);
-    if (!OnGpu()) {
+    if (!testing::RanksHaveGpus()) {
       EXPECT_EQ(shared.tokens, one.tokens);
     }
     EXPECT_NEAR(shared.loss, one.loss, 0.02 * one.loss);

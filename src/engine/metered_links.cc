@@ -46,7 +46,8 @@ struct Site {
         backend->NewDevice(&env, nullptr, KernelTimes::kWhereFree);
     if (!opened.ok()) return opened.status();
     device = std::move(*opened);
-    for (auto [lane, stream] : {std::pair{Lane::kCompute, &compute}, {Lane::kHostToDevice, &copies}}) {
+    for (auto [lane, stream] :
+         {std::pair{Lane::kCompute, &compute}, {Lane::kHostToDevice, &copies}}) {
       Result<std::unique_ptr<Stream>> begun = device->NewStream(lane);
       if (!begun.ok()) return begun.status();
       *stream = std::move(*begun);
@@ -86,10 +87,9 @@ Result<double> SecondsOf(Communicator& ranks, Stream& stream, int calls,
 Status MeterRank(Communicator& ranks, Site& site, const LinkSizes& sizes, LinkRates* rates) {
   auto* const data = reinterpret_cast<float*>(site.data->data());
   for (const int64_t bytes : sizes.sums) {
-    const Result<double> seconds =
-        SecondsOf(ranks, *site.compute, CallsOf(bytes), [&] {
-          ranks.AllReduceSum(*site.compute, data, bytes / static_cast<int64_t>(sizeof(float)));
-        });
+    const Result<double> seconds = SecondsOf(ranks, *site.compute, CallsOf(bytes), [&] {
+      ranks.AllReduceSum(*site.compute, data, bytes / static_cast<int64_t>(sizeof(float)));
+    });
     if (!seconds.ok()) return seconds.status();
     rates->sums.emplace_back(bytes, *seconds);
   }
@@ -100,9 +100,8 @@ Status MeterRank(Communicator& ranks, Site& site, const LinkSizes& sizes, LinkRa
                              .columns = columns,
                              .begin = columns * ranks.rank() / all,
                              .end = columns * (ranks.rank() + 1) / all};
-  const Result<double> gathered = SecondsOf(ranks, *site.compute, 8, [&] {
-    ranks.AllGather(*site.compute, matrix);
-  });
+  const Result<double> gathered =
+      SecondsOf(ranks, *site.compute, 8, [&] { ranks.AllGather(*site.compute, matrix); });
   if (!gathered.ok()) return gathered.status();
   // Its own columns, to each other rank.
   rates->gather = static_cast<double>(sizes.copied / all * (all - 1)) / *gathered;

@@ -17,8 +17,9 @@ namespace headway {
 std::vector<std::string> DevicesToConnect(const std::string& device);
 
 struct LinkSizes {
-  std::span<const int64_t> sums;      // bytes of each vector, ascending
-  int64_t copied = int64_t{1} << 28;  // bytes of a copy, and of the matrix whose columns are gathered
+  std::span<const int64_t> sums;  // bytes of each vector, ascending
+  int64_t copied =
+      int64_t{1} << 28;  // bytes of a copy, and of the matrix whose columns are gathered
 };
 
 // Sums, gathered columns and copies, on all of the devices at a time.

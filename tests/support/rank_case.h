@@ -16,6 +16,7 @@
 #include "model/weights/open_weights.h"
 #include "parallel/local/local_group.h"
 #include "support/golden.h"
+#include "support/rank_gpus.h"
 #include "support/step_harness.h"
 
 namespace headway::testing {
@@ -50,10 +51,8 @@ struct Case {
   int64_t length() const { return std::ssize(golden.prompt) + std::ssize(golden.tokens); }
 };
 
-// On a GPU all ranks have the first one.
 inline std::unique_ptr<RankGroup> NewGroup(int ranks) {
-  const std::vector<int> gpus(TestDevice() == "cpu" ? 0 : static_cast<size_t>(ranks), 0);
-  Result<std::unique_ptr<RankGroup>> group = NewLocalGroup(ranks, gpus);
+  Result<std::unique_ptr<RankGroup>> group = NewLocalGroup(ranks, GpusOfRanks(ranks));
   EXPECT_TRUE(group.ok()) << group.status().message();
   return std::move(*group);
 }

@@ -8,6 +8,7 @@
 #include "kernels/ref/ref_kernels.h"
 #include "plan/plan.h"
 #include "support/apart_device.h"
+#include "support/rank_gpus.h"
 
 namespace headway::testing {
 
@@ -15,6 +16,18 @@ std::string TestDevice() {
   const char* value = std::getenv("HEADWAY_TEST_DEVICE");
   return value == nullptr ? "cpu" : value;
 }
+
+namespace {
+
+// That of its rank, if there are several.
+std::string DeviceOf(const HarnessConfig& config) {
+  if (config.communicator == nullptr || TestDevice() == "cpu") return TestDevice();
+  const std::vector<int> gpus = GpusOfRanks(config.communicator->ranks());
+  return TestDevice() + ":" +
+         std::to_string(gpus[static_cast<size_t>(config.communicator->rank())]);
+}
+
+}  // namespace
 
 HarnessConfig HarnessConfig::Default() {
   HarnessConfig config;
@@ -67,7 +80,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   const std::string disk_directory = env->IsDirectory("/dev/shm") ? "/dev/shm" : "/tmp";
   h->pool_ = std::make_unique<ThreadPool>(config.threads);
   Result<std::unique_ptr<Backend>> backend =
-      NewBackend(config.use_ref_kernels ? "cpu" : TestDevice(), config.isa);
+      NewBackend(config.use_ref_kernels ? "cpu" : DeviceOf(config), config.isa);
   if (!backend.ok()) return backend.status();
   Result<std::unique_ptr<Device>> device =
       (*backend)->NewDevice(env, &h->trace_, KernelTimes::kWhereFree);
