@@ -69,6 +69,7 @@ struct MachineProfile {
   double host_attention = 0.0;          // share of what can be read that CPU attention reaches
 
   // Between GPUs that each have a part of a model; 0: not known.
+  double gpus = 0.0;                 // that the host's cores and memory above are for; 0: one
   double link = 0.0;                 // bytes a second each way, of one GPU to others of its node
   double sum_seconds = 0.0;          // that a sum over a node takes beside moving its bytes
   double buses = 0.0;                // bytes a second from the host to each GPU, while all copy

@@ -53,7 +53,6 @@ struct Measured {
   std::vector<LaneReport> lanes;   // of all repetitions
   std::vector<double> attended;    // seconds of each rank, of the last repetition
   TierUse tiers;
-  double host_share = 0.0;  // in the end
   double recompute_share = 0.0;
   Timings timings;  // of the last repetition
 
@@ -243,9 +242,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   }
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
-  const Timings timings = (*context)->timings();
-  measured.host_share = timings.host_share;
-  measured.timings = timings;
+  measured.timings = (*context)->timings();
   measured.recompute_share = (*context)->plan().recompute_share;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
@@ -268,7 +265,8 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   work.weight_bytes = weight_steps * static_cast<double>(plan.streamed_weight_bytes);
   work.bus_bytes += work.weight_bytes;
   work.disk_bytes += weight_steps * static_cast<double>(plan.disk_weight_bytes);
-  measured.floor_seconds = FloorSeconds(work, peaks);
+  const int gpus = OnGpu(flags) ? flags.model.engine.tensor_parallel : 1;
+  measured.floor_seconds = FloorSeconds(work, PeaksOfGpus(peaks, gpus));
   const Result<double> predicted =
       engine.PredictSeconds(reached, {measured.lengths, prefixes, flags.prefill ? 0 : flags.steps});
   if (predicted.ok()) measured.predicted_seconds = *predicted;
@@ -312,8 +310,8 @@ std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
     text += fmt::format("{}{:.0f}%", rank == 0 ? ", ranks attend " : "/",
                         100.0 * measured.attended[rank] / most);
   }
-  if (measured.host_share > 0.0) {
-    text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.host_share);
+  if (measured.timings.host_share > 0.0) {
+    text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.timings.host_share);
   }
   if (measured.recompute_share > 0.0) {
     text += fmt::format(", recomputed {:.0f}%", 100.0 * measured.recompute_share);
@@ -412,7 +410,7 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
            {"max", Quantile(measured.step_seconds, 1.0)}}},
          {"floor_seconds", measured.floor_seconds},
          {"roofline_share", Share(measured)},
-         {"host_share", measured.host_share},
+         {"host_share", measured.timings.host_share},
          {"recompute_share", measured.recompute_share},
          {"predicted_seconds", measured.predicted_seconds},
          {"prediction_error", PredictionError(measured)},

@@ -34,6 +34,9 @@ Work PrefillWork(const ModelInfo& info, std::span<const int64_t> lengths,
 Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t steps,
                 const std::optional<SelectionReport>& selection);
 
+// What so many GPUs reach together, each with a bus of its own.
+MachinePeaks PeaksOfGpus(const MachinePeaks& peaks, int gpus);
+
 // The longest of moving, computing (products and attention one after the other), crossing the bus
 // (or being attended to on the host, where that was measured) and reading the disk. A speed that
 // was not measured bounds nothing, but for attention's: products' stands in for it.

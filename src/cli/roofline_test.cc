@@ -125,6 +125,20 @@ TEST(Roofline, CountsADecodeThatSelects) {
             DecodeWork(info, lengths, 2, std::nullopt).bytes);
 }
 
+// Cores of the host are the same, whoever waits for them.
+TEST(Roofline, GpusAddUp) {
+  MachinePeaks peaks;
+  peaks.read_bytes_per_second = 10.0;
+  peaks.host_to_device_bytes_per_second = 4.0;
+  peaks.shared_host_to_device_bytes_per_second = 3.0;
+  peaks.host_read_bytes_per_second = 5.0;
+  const MachinePeaks all = PeaksOfGpus(peaks, 3);
+  EXPECT_EQ(FloorSeconds({.bytes = 60.0}, all), 2.0);
+  EXPECT_EQ(FloorSeconds({.bus_bytes = 28.0}, all), 2.0);
+  EXPECT_EQ(FloorSeconds({.weight_bytes = 24.0}, all), 2.0);
+  EXPECT_EQ(PeaksOfGpus(peaks, 1).read_bytes_per_second, 10.0);
+}
+
 TEST(Roofline, TakesTheLongest) {
   MachinePeaks peaks;
   peaks.read_bytes_per_second = 10.0;

@@ -80,7 +80,8 @@ Status Engine::Impl::OpenBackend() {
 // measured, in a fraction of a second.
 Status Engine::Impl::FindMachine() {
   Result<std::optional<hardware::ChosenProfile>> chosen =
-      hardware::ChooseProfile(*env, settings.machine, backend->info(), pool.threads());
+      hardware::ChooseProfile(*env, settings.machine, backend->info(),
+                              settings.machine_threads.value_or(pool.threads()));
   if (!chosen.ok()) return chosen.status();
   machine = std::move(*chosen);
   if (machine.has_value()) {

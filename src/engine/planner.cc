@@ -194,7 +194,8 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
     }
     planning.shard = std::move(shards->front());
   }
-  if (Status s = FindMachine(env, pool->threads(), &planning); !s.ok()) return s;
+  const int threads = planning.settings.machine_threads.value_or(pool->threads());
+  if (Status s = FindMachine(env, threads, &planning); !s.ok()) return s;
   if (planning.machine.has_value()) {
     MachineProfile& machine = planning.machine->machine;
     machine = plan::MachineOfRank(machine, {planning.settings.ranks, planning.settings.nodes});

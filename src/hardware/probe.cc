@@ -148,6 +148,7 @@ class Measuring {
   Status Links(Env& env, const LinkMeter& meter) {
     const Result<LinkRates> rates = meter(env);
     if (!rates.ok()) return rates.status();
+    machine_.gpus = rates->gpus;
     machine_.sum_seconds = SumLatency(*rates);
     machine_.link = LinkRate(*rates);
     machine_.buses = rates->bus;

@@ -15,6 +15,7 @@ constexpr int kVersion = 1;
 constexpr size_t kMaxText = size_t{1} << 20;
 
 enum class Unit {
+  kCount,
   kBytes,
   kBytesPerSecond,
   kFlopsPerSecond,
@@ -86,6 +87,8 @@ const Field kFields[] = {
      kSlowest, kFastest, &MachineProfile::host_to_device_reading},
     {"host_attention_share", "CPU attention, of the read", Unit::kShare, 0.01, 1.1,
      &MachineProfile::host_attention},
+    {"gpus_of_host", "GPUs that share the host", Unit::kCount, 1.0, 64.0, &MachineProfile::gpus,
+     nullptr, Size::kNone, /*optional=*/true},
     {"link_bytes_per_second", "links between GPUs of a node", Unit::kBytesPerSecond, kSlowest,
      kFastest, &MachineProfile::link, nullptr, Size::kNone, /*optional=*/true},
     {"sum_seconds", "a small sum over them", Unit::kSeconds, 0.0, 1.0, &MachineProfile::sum_seconds,
@@ -211,6 +214,8 @@ std::string FormatSize(double size, Size of) {
 
 std::string FormatScalar(double value, Unit unit) {
   switch (unit) {
+    case Unit::kCount:
+      return fmt::format("{:.0f}", value);
     case Unit::kBytes:
       return fmt::format("{:.4g} GiB", value / (1 << 30));
     case Unit::kSeconds:

@@ -29,11 +29,42 @@ void Slow(Curve* curve, double share) {
   for (auto& [size, rate] : curve->points) rate *= share;
 }
 
+// By threads, of which each rank has a part, as of what they read.
+void Divide(Curve* curve, double ranks) {
+  for (auto& [threads, rate] : curve->points) {
+    threads /= ranks;
+    rate /= ranks;
+  }
+}
+
+void ShareHost(double ranks, MachineProfile* own) {
+  Divide(&own->host_read, ranks);
+  Divide(&own->host_read_copying, ranks);
+}
+
+// Where ranks compute with the host's cores.
+void ShareDevice(double ranks, MachineProfile* own) {
+  const double share = 1.0 / ranks;
+  for (Curve* curve : {&own->gemm, &own->attention, &own->decode_attention, &own->selection,
+                       &own->second_look, &own->host_to_device, &own->device_to_host}) {
+    Slow(curve, share);
+  }
+  for (double* rate : {&own->device_read, &own->prompt_scores, &own->listed_attention,
+                       &own->moved_attention, &own->both_directions, &own->read_in_place,
+                       &own->host_to_device_reading}) {
+    *rate *= share;
+  }
+}
+
 }  // namespace
 
 MachineProfile MachineOfRank(const MachineProfile& machine, const RankGroup& group) {
   MachineProfile own = machine;
-  if (group.of_node() < 2 || machine.buses <= 0.0 || machine.host_to_device.empty()) return own;
+  const double ranks = group.of_node();
+  if (ranks < 2.0) return own;
+  if (!machine.own_memory) ShareDevice(ranks, &own);
+  if (!machine.own_memory || machine.gpus > 1.0) ShareHost(ranks, &own);
+  if (machine.buses <= 0.0 || machine.host_to_device.empty()) return own;
   const double share = std::min(1.0, machine.buses / machine.host_to_device.Peak());
   Slow(&own.host_to_device, share);
   Slow(&own.device_to_host, share);

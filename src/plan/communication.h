@@ -15,8 +15,10 @@ struct RankGroup {
   int of_node() const { return ranks / nodes; }
 };
 
-// The machine as a rank finds it whose node has others: GPUs that copy at the same time may get
-// less of the host's memory each than one alone.
+// The machine as a rank finds it whose node has others. Ranks share the host's cores and its memory,
+// where the profile is of a host of several GPUs: each has a part of the threads, and GPUs that copy
+// at the same time may get less than one alone. A profile of a host of one GPU is taken as such a
+// part. Where the device is the host, ranks share all of it.
 MachineProfile MachineOfRank(const MachineProfile& machine, const RankGroup& group);
 
 // A sum of vectors of so many bytes, one of each rank, which all of them get: the ranks of a node

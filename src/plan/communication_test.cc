@@ -44,6 +44,11 @@ TEST(Communication, RanksOfANodeShareTheHostsMemory) {
   machine.read_in_place = 5e10;
   machine.host_to_device_reading = 4.5e10;
   machine.buses = 4e10;
+  machine.own_memory = true;
+  machine.gpus = 4;
+  machine.host_read.points = {{1, 1e10}, {16, 1e11}};
+  machine.host_read_copying.points = {{12, 8e10}};
+  machine.device_read = 3e12;
   const MachineProfile own = MachineOfRank(machine, {4, 1});
   EXPECT_NEAR(own.host_to_device.Peak(), 4e10, 1.0);
   EXPECT_NEAR(own.host_to_device.points[0].second, 3.2e10, 1.0);
@@ -51,10 +56,28 @@ TEST(Communication, RanksOfANodeShareTheHostsMemory) {
   EXPECT_NEAR(own.both_directions, 3.2e10, 1.0);
   EXPECT_NEAR(own.read_in_place, 4e10, 1.0);
   EXPECT_NEAR(own.host_to_device_reading, 3.6e10, 1.0);
+  EXPECT_EQ(own.host_read.points[1], std::make_pair(4.0, 2.5e10));
+  EXPECT_EQ(own.host_read_copying.points[0], std::make_pair(3.0, 2e10));
+  EXPECT_EQ(own.device_read, 3e12);
+  // A host of one GPU is what each has.
+  machine.gpus = 0;
+  EXPECT_EQ(MachineOfRank(machine, {4, 1}).host_read.Peak(), 1e11);
   // One of a node by itself has its bus alone, and none is faster for the others.
   EXPECT_EQ(MachineOfRank(machine, {2, 2}).host_to_device.Peak(), 5e10);
   machine.buses = 6e10;
   EXPECT_EQ(MachineOfRank(machine, {4, 1}).host_to_device.Peak(), 5e10);
+}
+
+TEST(Communication, RanksOnCoresShareThem) {
+  MachineProfile machine;
+  machine.own_memory = false;
+  machine.device_read = 8e10;
+  machine.gemm.points = {{16, 4e11}};
+  machine.host_read.points = {{8, 8e10}};
+  const MachineProfile own = MachineOfRank(machine, {2, 1});
+  EXPECT_EQ(own.device_read, 4e10);
+  EXPECT_EQ(own.gemm.Peak(), 2e11);
+  EXPECT_EQ(own.host_read.points[0], std::make_pair(4.0, 4e10));
 }
 
 // Without links sums go over the bus, without a network of a known rate over one of 100 Gb/s.
