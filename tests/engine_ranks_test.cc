@@ -64,20 +64,27 @@ bool SameBits(const LogitRows& a, const LogitRows& b) {
   });
 }
 
-// The logits that every rank has.
-LogitRows RunRanks(const Case& test, const Placement& placement, const HarnessConfig& config) {
+// The logits of every rank.
+Status TryRanks(const Case& test, const Placement& placement, const HarnessConfig& config,
+                std::vector<LogitRows>* of_ranks) {
   const std::vector<Shard> shards = CutShards(test.config.shape, placement);
-  std::vector<LogitRows> rows(shards.size());
+  of_ranks->resize(shards.size());
   const std::unique_ptr<RankGroup> group = NewGroup(static_cast<int>(shards.size()));
   std::vector<RankParts> parts(shards.size());
-  const Status status = group->Run([&](int rank) {
+  return group->Run([&](int rank) {
     HarnessConfig own = config;
     own.communicator = &group->communicator(rank);
     const auto index = static_cast<size_t>(rank);
     Result<LogitRows> made = RunRank(test, shards[index], own, &parts[index]);
-    if (made.ok()) rows[index] = std::move(*made);
+    if (made.ok()) (*of_ranks)[index] = std::move(*made);
     return made.status();
   });
+}
+
+// Those that all have.
+LogitRows RunRanks(const Case& test, const Placement& placement, const HarnessConfig& config) {
+  std::vector<LogitRows> rows;
+  const Status status = TryRanks(test, placement, config, &rows);
   EXPECT_TRUE(status.ok()) << status.message();
   for (const LogitRows& of_rank : rows) EXPECT_TRUE(SameBits(of_rank, rows[0]));
   return std::move(rows[0]);
@@ -91,7 +98,9 @@ TEST_P(EngineRanks, LogitsEqualTransformersOnAnyNumberOfRanks) {
   for (int ranks = 1; ranks <= 4; ++ranks) {
     SCOPED_TRACE("ranks " + std::to_string(ranks));
     const Placement placement = RandomPlacement(shape, ranks, static_cast<uint64_t>(ranks));
-    const LogitRows logits = RunRanks(test, placement, Config());
+    HarnessConfig config = Config();
+    config.sum_rows = ranks < 4 ? 0 : 9;  // four pieces of a chunk, whose sums run beside products
+    const LogitRows logits = RunRanks(test, placement, config);
     ASSERT_EQ(std::ssize(logits), test.length());
     for (size_t i = 0; i < test.golden.rows.size(); ++i) {
       const std::vector<float>& expected = test.golden.logits[i];
@@ -123,6 +132,33 @@ TEST(EngineRanksTest, BitsAreTheSameFromRunToRun) {
     late.delays = &delays;
     EXPECT_TRUE(SameBits(RunRanks(test, placement, late), once));
     EXPECT_GT(delays.slept(), 0);
+  }
+}
+
+// Sums of pieces, on a lane of their own: a late lane changes no bit, and each of the two waits is
+// needed.
+TEST(EngineRanksTest, SumsOfPiecesWaitAndAreAwaited) {
+  if (TestDevice() != "cpu") GTEST_SKIP() << "lanes are late where kernels run behind the caller";
+  const Case test("llama31");
+  const Placement placement = RandomPlacement(test.config.shape, 2, 5);
+  HarnessConfig config = Config();
+  config.sum_rows = 9;
+  const LogitRows once = RunRanks(test, placement, config);
+  for (const Lane late : {Lane::kCompute, Lane::kRanks}) {
+    SCOPED_TRACE(LaneName(late));
+    Delays delays(3);
+    delays.Set(late, 2, 500, 1000);
+    HarnessConfig delayed = config;
+    delayed.delays = &delays;
+    EXPECT_TRUE(SameBits(RunRanks(test, placement, delayed), once));
+    EXPECT_GT(delays.slept(), 0);
+    delayed.wait_filter = [late](const LaneWait& wait) {
+      return wait.awaited != late || !std::string(wait.file).ends_with("residual_sums.cc");
+    };
+    // Other logits, or ranks that meet in different calls.
+    std::vector<LogitRows> rows;
+    const Status status = TryRanks(test, placement, delayed, &rows);
+    EXPECT_FALSE(status.ok() && SameBits(rows[0], once));
   }
 }
 

@@ -117,10 +117,10 @@ Work DecodeWork(const ModelInfo& info, std::span<const int64_t> lengths, int64_t
 
 MachinePeaks PeaksOfGpus(const MachinePeaks& peaks, int gpus) {
   MachinePeaks all = peaks;
-  for (double* rate : {&all.read_bytes_per_second, &all.gemm_flops_per_second,
-                       &all.attention_flops_per_second, &all.host_to_device_bytes_per_second,
-                       &all.device_to_host_bytes_per_second,
-                       &all.shared_host_to_device_bytes_per_second}) {
+  for (double* rate :
+       {&all.read_bytes_per_second, &all.gemm_flops_per_second, &all.attention_flops_per_second,
+        &all.host_to_device_bytes_per_second, &all.device_to_host_bytes_per_second,
+        &all.shared_host_to_device_bytes_per_second}) {
     *rate *= gpus;
   }
   return all;

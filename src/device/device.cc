@@ -12,6 +12,8 @@ const char* LaneName(Lane lane) {
       return "d2h";
     case Lane::kHostCompute:
       return "cpu";
+    case Lane::kRanks:
+      return "ranks";
     case Lane::kDiskWrite:
       return "disk-write";
     case Lane::kDiskWeights:

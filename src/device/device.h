@@ -32,6 +32,7 @@ enum class Lane : uint8_t {
   kHostToDevice,
   kDeviceToHost,
   kHostCompute,  // cores of the host that attend to pages in its memory
+  kRanks,        // sums over ranks, beside kernels
   kDiskWrite,
   kDiskWeights,  // reads weights, a layer at a time, which pages must not wait behind
   kDiskRead,
@@ -39,9 +40,9 @@ enum class Lane : uint8_t {
   kDiskRead3,
   kDiskRead4,
 };
-inline constexpr int kLaneCount = 10;
-// "compute", "h2d", "d2h", "cpu", "disk-write", "disk-weights", or "disk-read" for each lane of
-// that kind.
+inline constexpr int kLaneCount = 11;
+// "compute", "h2d", "d2h", "cpu", "ranks", "disk-write", "disk-weights", or "disk-read" for each
+// lane of that kind.
 const char* LaneName(Lane lane);
 
 // Memory of a device or of the host, freed and its reservation given back when destroyed.

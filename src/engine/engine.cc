@@ -79,9 +79,8 @@ Status Engine::Impl::OpenBackend() {
 // Measuring takes time that nobody asked to spend: only a GPU that no profile is shipped for is
 // measured, in a fraction of a second.
 Status Engine::Impl::FindMachine() {
-  Result<std::optional<hardware::ChosenProfile>> chosen =
-      hardware::ChooseProfile(*env, settings.machine, backend->info(),
-                              settings.machine_threads.value_or(pool.threads()));
+  Result<std::optional<hardware::ChosenProfile>> chosen = hardware::ChooseProfile(
+      *env, settings.machine, backend->info(), settings.machine_threads.value_or(pool.threads()));
   if (!chosen.ok()) return chosen.status();
   machine = std::move(*chosen);
   if (machine.has_value()) {

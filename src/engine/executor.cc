@@ -70,12 +70,9 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       weights_(parts.weights) {
   const ModelShape& shape = context_.shape;
   context_.communicator = parts.communicator;
-  if (parts.communicator != nullptr) {
-    sum_ = [this](float* residual, int64_t count) {
-      context_.communicator->AllReduceSum(context_.compute, residual, count);
-    };
-  }
-  context_.awaits_lanes = parts.weights != nullptr || parts.host.attention != nullptr ||
+  if (parts.communicator != nullptr) sums_.emplace(*parts.communicator, parts.lanes);
+  context_.awaits_lanes = sums_.has_value() || parts.weights != nullptr ||
+                          parts.host.attention != nullptr ||
                           context_.format.encoding == Encoding::kLossless;
   const PathMemory path_memory(shape, limits);
   Memory behind_paths(memory_->data() + path_memory.bytes);
@@ -190,13 +187,16 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (Status s = Attend(layer); !s.ok()) return s;
     if (weights_ != nullptr) weights_->Prefetch();
     CloseLayer(layer);
-    context_.model.AfterAttention(context_.kernels, context_.compute,
-                                  {layer, batch_.tokens(), context_.block, sum_ ? &sum_ : nullptr},
-                                  context_.act);
+    LayerCall call{layer, batch_.tokens(), context_.block};
+    if (sums_.has_value()) {
+      call.pieces = sums_->Cut(batch_.tokens(), limits().sum_rows);
+      call.sum = &*sums_;
+    }
+    context_.model.AfterAttention(context_.kernels, context_.compute, call, context_.act);
     if (weights_ != nullptr) weights_->Release();
-    if (sum_) {
+    if (sums_.has_value()) {
       // A rank that has ended takes part in nothing any more.
-      if (Status s = context_.compute.status(); !s.ok()) return s;
+      if (Status s = sums_->status(); !s.ok()) return s;
     }
     if (!batch_.wants_logits()) context_.compute.Record(*layer_done_[static_cast<size_t>(layer)]);
   }

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "device/budget.h"
 #include "device/device.h"
+#include "device/lanes.h"
 #include "engine/paths/host_options.h"
 #include "engine/paths/path.h"
 #include "engine/step/batch.h"
@@ -30,6 +32,7 @@
 #include "engine/step/observed_queries.h"
 #include "engine/step/query_moments.h"
 #include "engine/step/reads.h"
+#include "engine/step/residual_sums.h"
 #include "engine/step/step_context.h"
 #include "engine/step/turns.h"
 #include "engine/step/weight_stream.h"
@@ -46,6 +49,7 @@ struct ExecutorParts {
   Kernels& kernels;  // prepared
   Device& device;
   Stream& compute;
+  Lanes& lanes;
   kv::Store& store;
   Budget& budget;         // of the device's memory
   Budget& host_budget;    // of memory that results come to, where the host does not read that
@@ -140,7 +144,7 @@ class Executor {
   bool choose_by_query_ = false;                       // some of them does
   bool keep_x_ = false;                                // some of them wants X
   WeightStream* const weights_;                        // or null
-  arch::ResidualSum sum_;                              // over the ranks; empty without
+  std::optional<ResidualSums> sums_;                   // over the ranks, if there are several
   // [layers], behind each layer of the last step that came to it without logits.
   std::vector<std::unique_ptr<Event>> layer_done_;
   std::vector<SlabRange> ranges_;           // of the layer at hand

@@ -90,7 +90,7 @@ struct Settings {
   plan::AssignmentMethod assignment = plan::AssignmentMethod::kBalanced;
   std::optional<std::string> assignment_profile;  // file
   std::vector<double> assignment_shares;          // its, from LoadShares on; none without
-  std::optional<int> machine_threads;  // those of all ranks, where it is one of several
+  std::optional<int> machine_threads;             // those of all ranks, where it is one of several
   int gpu_ranks = 1;                              // that compute on this one's GPU
   MemorySettings memory;
   std::optional<int> gpu_layers;  // absent: as many as fit

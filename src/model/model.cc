@@ -145,7 +145,8 @@ void Model::Kv(Kernels& kernels, Stream& stream, const LayerCall& call, const vo
 
 void Model::AfterAttention(Kernels& kernels, Stream& stream, const LayerCall& call,
                            const Activations& a) const {
-  arch::Run(kernels, stream, layers_[static_cast<size_t>(call.layer)].after, FrameOf(call, a));
+  arch::Run(kernels, stream, layers_[static_cast<size_t>(call.layer)].after, FrameOf(call, a),
+            call.pieces);
 }
 
 WeightView Model::OutputProjection(int layer, const std::byte* block) const {

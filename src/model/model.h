@@ -47,7 +47,8 @@ struct LayerCall {
   int64_t tokens = 0;
   const std::byte* block = nullptr;  // a copy of the layer's block, from which its matrices are
                                      // read; null: they are read where they are
-  const arch::ResidualSum* sum = nullptr;  // of a shard: over the ranks; else null
+  arch::ResidualSum* sum = nullptr;  // of a shard: over the ranks; else null
+  int pieces = 1;                    // of the tokens, that are added up by themselves (arch::Run)
 };
 
 // Where keys and values go.

@@ -49,9 +49,9 @@ void ShareDevice(double ranks, MachineProfile* own) {
                        &own->second_look, &own->host_to_device, &own->device_to_host}) {
     Slow(curve, share);
   }
-  for (double* rate : {&own->device_read, &own->prompt_scores, &own->listed_attention,
-                       &own->moved_attention, &own->both_directions, &own->read_in_place,
-                       &own->host_to_device_reading}) {
+  for (double* rate :
+       {&own->device_read, &own->prompt_scores, &own->listed_attention, &own->moved_attention,
+        &own->both_directions, &own->read_in_place, &own->host_to_device_reading}) {
     *rate *= share;
   }
 }
@@ -72,6 +72,11 @@ MachineProfile MachineOfRank(const MachineProfile& machine, const RankGroup& gro
   own.read_in_place *= share;
   own.host_to_device_reading *= share;
   return own;
+}
+
+int PiecesOfSum(int64_t rows, int64_t rows_of_sum) {
+  constexpr int64_t kMost = 4;
+  return static_cast<int>(std::clamp<int64_t>(rows / rows_of_sum, 1, kMost));
 }
 
 double SumSeconds(const MachineProfile& machine, const RankGroup& group, double bytes) {

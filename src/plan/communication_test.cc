@@ -28,6 +28,15 @@ TEST(Communication, ASumSendsEachShareTwice) {
   EXPECT_NEAR(SumSeconds(machine, {2, 2}, 1e6), 1e-4 + 1e6 / 1e10, 1e-12);
 }
 
+TEST(Communication, ManyRowsAreAddedUpInPieces) {
+  EXPECT_EQ(PiecesOfSum(1), 1);
+  EXPECT_EQ(PiecesOfSum(4095), 1);
+  EXPECT_EQ(PiecesOfSum(4096), 2);
+  EXPECT_EQ(PiecesOfSum(8192), 4);
+  EXPECT_EQ(PiecesOfSum(65536), 4);
+  EXPECT_EQ(PiecesOfSum(37, 9), 4);
+}
+
 TEST(Communication, AGatherReceivesWhatOthersHave) {
   const MachineProfile machine = Linked();
   EXPECT_EQ(GatherSeconds(machine, {1, 1}, 1e6), 0.0);

@@ -94,6 +94,7 @@ Result<std::unique_ptr<StepHarness>> StepHarness::Create(Model& model, const Har
   Result<Blueprint> blueprint = h->Draw((*backend)->info(), workload, disk_directory);
   if (!blueprint.ok()) return blueprint.status();
   h->x_segments_ = blueprint->plan.x_segments.front();
+  if (config.sum_rows > 0) blueprint->layout.executor.sum_rows = config.sum_rows;
   h->MakeBudgets(&blueprint->layout);
   if (config.host || config.host_share > 0.0 || config.salient_on_host) {
     if (Status s = h->MakeHost(blueprint->layout); !s.ok()) return s;

@@ -53,6 +53,7 @@ struct HarnessConfig {
   int weight_layers = -1;   // whose weights stay on the device; -1: all. As first used of a model
   int disk_layers = 0;      // of the others, those that are read from disk; the same
   int64_t drafts = 0;       // that a decode step verifies, at most
+  int64_t sum_rows = 0;     // of a piece that ranks add up; 0: as in a context
   int threads = 2;
   std::string isa = "auto";
   Encoding encoding = Encoding::kNone;

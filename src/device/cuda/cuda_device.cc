@@ -165,6 +165,7 @@ class CudaDevice final : public Device {
       case Lane::kCompute:
       case Lane::kHostToDevice:
       case Lane::kDeviceToHost:
+      case Lane::kRanks:
         return std::unique_ptr<Stream>(std::make_unique<CudaStream>(shared_, lane));
       default:
         return HostStream::Create(shared_->env, shared_->trace, lane);

@@ -175,7 +175,12 @@ cudaError_t CudaEvent::WaitOn(cudaStream_t stream) {
 CudaStream::CudaStream(std::shared_ptr<CudaShared> shared, Lane lane)
     : shared_(std::move(shared)), lane_(lane) {
   cudaSetDevice(shared_->device);
-  Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  // Sums of ranks get the multiprocessors that become free, before products beside which they run.
+  int least = 0, greatest = 0;
+  Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities of streams");
+  const int priority = lane == Lane::kRanks ? greatest : least;
+  Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority),
+        "making a stream");
 }
 
 CudaStream::~CudaStream() {

@@ -9,6 +9,7 @@
 #include "kv/policy/salience.h"
 #include "kv/policy/selection.h"
 #include "model/self_extend.h"
+#include "plan/communication.h"
 
 namespace headway {
 
@@ -27,6 +28,7 @@ struct ExecutorLimits {
   kv::DemotionPolicy demotion;   // if it demotes, there is a path `demoted`
   bool query_moments = false;    // are taken of a prompt, from moments_from on
   int64_t moments_from = 0;
+  int64_t sum_rows = plan::kRowsOfSum;   // of a piece that ranks add up by itself
   bool streaming_heads = false;          // some are: their keys are cut otherwise
   kv::SelectionPolicy selection;         // of decode
   SelfExtend self_extend;                // not on: no position is grouped

@@ -109,16 +109,55 @@ class Runner {
   const Frame& frame_;
 };
 
+// Rows [begin, end) of what calls behind attention work on.
+Frame RowsOf(const Frame& frame, DType activation, int64_t begin, int64_t end) {
+  const ModelShape& shape = *frame.shape;
+  const int64_t element = static_cast<int64_t>(DTypeBytes(activation));
+  Frame rows = frame;
+  rows.rows = end - begin;
+  const auto behind = [&](Slot slot, int64_t row_bytes) {
+    if (frame[slot] != nullptr)
+      rows[slot] = static_cast<std::byte*>(frame[slot]) + begin * row_bytes;
+  };
+  behind(Slot::kResidual, shape.d_model * static_cast<int64_t>(sizeof(float)));
+  behind(Slot::kNormed, shape.d_model * element);
+  behind(Slot::kAttended, int64_t{shape.query_heads} * shape.head_dim * element);
+  behind(Slot::kInner, shape.d_ff * element);
+  behind(Slot::kUp, shape.d_ff * element);
+  return rows;
+}
+
 }  // namespace
 
-void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Frame& frame) {
-  Runner runner(kernels, stream, frame);
-  for (const Call& call : calls) {
-    runner.Make(call);
-    if (!call.sums) continue;
-    HEADWAY_CHECK(frame.sum != nullptr);
-    (*frame.sum)(static_cast<float*>(frame[Slot::kResidual]), frame.rows * frame.shape->d_model);
+void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Frame& frame,
+         int pieces) {
+  std::vector<Frame> frames;
+  for (int piece = 0; pieces > 1 && piece < pieces; ++piece) {
+    frames.push_back(RowsOf(frame, kernels.ActivationDType(frame.shape->dtype),
+                            frame.rows * piece / pieces, frame.rows * (piece + 1) / pieces));
   }
+  const std::span<const Frame> all =
+      frames.empty() ? std::span<const Frame>(&frame, 1) : std::span<const Frame>(frames);
+  bool summed = false;
+  const auto await = [&](size_t piece) {
+    if (summed) frame.sum->Await(static_cast<int>(piece));
+  };
+  for (size_t first = 0, end = 0; first < calls.size(); first = end) {
+    while (end < calls.size() && !calls[end].sums) ++end;
+    const bool sums = end < calls.size();
+    if (sums) ++end;
+    HEADWAY_CHECK(!sums || frame.sum != nullptr);
+    for (size_t piece = 0; piece < all.size(); ++piece) {
+      await(piece);
+      Runner runner(kernels, stream, all[piece]);
+      for (size_t i = first; i < end; ++i) runner.Make(calls[i]);
+      if (!sums) continue;
+      frame.sum->Begin(static_cast<int>(piece), static_cast<float*>(all[piece][Slot::kResidual]),
+                       all[piece].rows * frame.shape->d_model);
+    }
+    summed = sums;
+  }
+  for (size_t piece = 0; piece < all.size(); ++piece) await(piece);
 }
 
 }  // namespace headway::arch

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "base/types.h"
@@ -34,9 +33,15 @@ struct TensorViews {
   }
 };
 
-// Adds up the parts that the ranks have of the residual stream, `count` elements, on the stream
-// that made them.
-using ResidualSum = std::function<void(float* residual, int64_t count)>;
+// Adds up the parts that the ranks have of the residual stream, piece by piece of a step's rows.
+class ResidualSum {
+ public:
+  virtual ~ResidualSum() = default;
+  // residual [count], which the stream has made by then, may be added up from now on.
+  virtual void Begin(int piece, float* residual, int64_t count) = 0;
+  // What the stream is given from now on finds the sum that was begun last of that piece.
+  virtual void Await(int piece) = 0;
+};
 
 // What the calls of one run work on.
 struct Frame {
@@ -47,13 +52,16 @@ struct Frame {
   int64_t qkv_stride = 0;                // elements between the tokens of q, of k and of v
   std::span<const TokenId> ids = {};     // [rows], for kEmbed
   std::span<const int32_t> positions = {};
-  const ResidualSum* sum = nullptr;  // of ranks; null where no call sums
+  ResidualSum* sum = nullptr;  // of ranks; null where no call sums
 
   void*& operator[](Slot slot) { return slots[static_cast<size_t>(slot)]; }
   void* operator[](Slot slot) const { return slots[static_cast<size_t>(slot)]; }
 };
 
-void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Frame& frame);
+// In so many pieces of neighbouring rows, one after the other up to each call that sums: while
+// ranks add up one piece, the others are computed. More than one is for calls behind attention.
+void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Frame& frame,
+         int pieces = 1);
 
 }  // namespace headway::arch
 

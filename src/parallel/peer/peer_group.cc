@@ -109,8 +109,14 @@ class PeerGroup::Member final : public Communicator {
   }
 
   // What was enqueued is done, or will never be.
-  Status Finish() { return stream_ == nullptr ? OkStatus() : stream_->Synchronize(); }
-  void BeginRun() { stream_ = nullptr; }
+  Status Finish() {
+    Status first;
+    for (cuda::CudaStream* stream : streams_) {
+      if (Status s = stream->Synchronize(); first.ok()) first = s;
+    }
+    return first;
+  }
+  void BeginRun() { streams_.clear(); }
 
  private:
   // Pieces [begin, begin + count) of a call that goes through mailboxes.
@@ -125,32 +131,34 @@ class PeerGroup::Member final : public Communicator {
   template <typename Launch>
   void Enqueue(Stream& stream, const WorkCost& cost, int64_t size, const Launch& launch) {
     auto& own = static_cast<cuda::CudaStream&>(stream);
-    if (&own != stream_) own.Watch([this] { return group_->Failure(rank()); });
-    stream_ = &own;
+    if (std::find(streams_.begin(), streams_.end(), &own) == streams_.end()) {
+      own.Watch([this] { return group_->Failure(rank()); });
+      streams_.push_back(&own);
+    }
     ++link_.call;
     if (!group_->Agree(link_.call, size)) {
       own.Fail(UnequalSizes());
       return;
     }
     const bool meets = group_->shared_ && group_->options_.meets_on_host;
-    if (meets && (!own.Synchronize().ok() || !MeetOnHost())) return;
+    if (meets && (!own.Synchronize().ok() || !MeetOnHost(own))) return;
     {
       cuda::Call call(stream, cost);
       call.Check(launch(call.native()), cost.name);
     }
-    if (meets) MeetOnHost();
+    if (meets) MeetOnHost(own);
   }
 
   // Whether all have come here.
-  bool MeetOnHost() {
+  bool MeetOnHost(cuda::CudaStream& stream) {
     const Status met = OfFirst(0).status();
-    stream_->Fail(met);
+    stream.Fail(met);
     return met.ok();
   }
 
   PeerGroup* const group_;
   peer::Link link_;
-  cuda::CudaStream* stream_ = nullptr;  // of this Run; null: no call so far
+  std::vector<cuda::CudaStream*> streams_;  // that had a call in this Run
 };
 
 PeerGroup::PeerGroup(std::span<const int> gpus, const PeerOptions& options)

@@ -51,13 +51,17 @@ std::unique_ptr<PeerGroup> NewGroup(int ranks, const PeerOptions& options = kDir
 // each other.
 struct Rank {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
+  std::unique_ptr<Stream> stream, aside;
+  std::unique_ptr<Event> made, done;
   Budget budget{"test", kUnlimited};
   std::unique_ptr<Buffer> buffer, pinned;
 
   Rank(int gpu, size_t bytes) {
     device = std::move(*NewCudaDevice({.index = gpu}, Env::Default(), nullptr));
     stream = std::move(*device->NewStream(Lane::kCompute));
+    aside = std::move(*device->NewStream(Lane::kRanks));
+    made = device->NewEvent();
+    done = device->NewEvent();
     buffer = std::move(*device->Allocate(budget, bytes, "data"));
     pinned = std::move(*device->AllocateHost(budget, bytes, "data"));
   }
@@ -67,6 +71,15 @@ struct Rank {
   void Give(const void* from, size_t bytes, size_t offset = 0) const {
     std::memcpy(pinned->data(), from, bytes);
     stream->Copy(buffer->data() + offset, pinned->data(), bytes);
+  }
+  // Behind what the stream was given, and before what it will be given, on another stream.
+  template <typename Call>
+  void Aside(const Call& call) const {
+    stream->Record(*made);
+    aside->Wait(*made);
+    call(*aside);
+    aside->Record(*done);
+    stream->Wait(*done);
   }
   // Waits for all that was enqueued.
   Status Take(void* to, size_t bytes, size_t offset = 0) const {
@@ -124,8 +137,9 @@ TEST(PeerGroupTest, SumsAreInTheOrderOfTheRanks) {
 }
 
 // No wait of the host between: a rank may be a call ahead of another, in either buffer of mail, and
-// calls of all kinds follow one another. The first rank has ones and the others zeros: after a sum
-// all have ones, after the next one as many as there are ranks, and so on.
+// calls of all kinds follow one another, some of them on another stream. The first rank has ones
+// and the others zeros: after a sum all have ones, after the next one as many as there are ranks,
+// and so on.
 TEST(PeerGroupTest, CallsFollowOneAnother) {
   constexpr int kRanks = 3, kRounds = 8;
   constexpr size_t kFew = 5000, kMany = 40'000;
@@ -144,7 +158,9 @@ TEST(PeerGroupTest, CallsFollowOneAnother) {
           Delay(&random);
           communicator.AllReduceSum(*mine.stream, mine.floats(), kFew);
           communicator.Broadcast(*mine.stream, mine.buffer->data(), 37, round % kRanks);
-          if (round % 2 == 0) communicator.AllReduceSum(*mine.stream, mine.floats(), kMany);
+          if (round % 2 == 0) {
+            mine.Aside([&](Stream& s) { communicator.AllReduceSum(s, mine.floats(), kMany); });
+          }
           if (round % 3 == 0) communicator.Barrier(*mine.stream);
           if (round > 0) few *= kRanks;
           if (round % 2 == 0) few *= kRanks;

@@ -11,6 +11,10 @@ namespace headway::peer {
 namespace {
 
 constexpr int kThreads = 256;
+// Of a sum in place: a quarter of an H100's multiprocessors at most, since products run beside it.
+constexpr int kSumThreads = 512;
+constexpr int kSumBlocks = 32;
+static_assert(kSumBlocks <= kMaxBlocks);
 constexpr int kPollsBetweenLooks = 1024;  // at whether a rank has ended: that word is on the host
 
 struct alignas(16) Packet {
@@ -228,37 +232,62 @@ __device__ float4 Add(const float4& a, const float4& b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
+// Up to four elements from `first` on, where these do not lie as fours.
+__device__ void SumOneByOne(const Link& link, float* const* buffers, int64_t first, int64_t count) {
+  for (int64_t j = first; j < count && j < first + 4; ++j) {
+    float sum = static_cast<volatile float*>(buffers[0])[j];
+    for (int r = 1; r < link.ranks; ++r) sum += static_cast<volatile float*>(buffers[r])[j];
+    for (int r = 0; r < link.ranks; ++r) buffers[r][j] = sum;
+  }
+}
+
+// How many fours of each rank a thread reads at a time: with few ranks it is the reads under way
+// that few blocks of threads fill a link by, and leave the others to kernels beside them.
+template <int kBound>
+constexpr int kSumUnroll = kBound <= 2   ? 4
+                           : kBound <= 4 ? 2
+                                         : 1;
+
 // Each rank adds up its share of the elements, in fours, and writes the sums to all.
 template <int kBound>
-__global__ void __launch_bounds__(kThreads) SumShares(Link link, float* data, int64_t count) {
+__global__ void __launch_bounds__(kSumThreads) SumShares(Link link, float* data, int64_t count) {
   __shared__ float* buffers[kMaxRanks];
   Begin(link);
   if (!MeetBegun(link, data, buffers)) return;
   uint64_t misaligned = 0;
   for (int r = 0; r < link.ranks; ++r) misaligned |= reinterpret_cast<uint64_t>(buffers[r]) % 16;
-  const int64_t fours = (count + 3) / 4, step = int64_t{gridDim.x} * kThreads;
+  constexpr int kUnroll = kSumUnroll<kBound>;
+  const int64_t fours = (count + 3) / 4, whole = misaligned == 0 ? count / 4 : 0;
+  const int64_t begin = fours * link.rank / link.ranks;
   const int64_t end = fours * (link.rank + 1) / link.ranks;
-  for (int64_t i = fours * link.rank / link.ranks + int64_t{blockIdx.x} * kThreads + threadIdx.x;
-       i < end; i += step) {
-    if (misaligned == 0 && 4 * i + 4 <= count) {
-      float4 parts[kBound];
+  const int64_t step = int64_t{gridDim.x} * kSumThreads;
+  for (int64_t first = begin + int64_t{blockIdx.x} * kSumThreads + threadIdx.x; first < end;
+       first += kUnroll * step) {
+    float4 parts[kUnroll][kBound];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + u * step;
+      if (i >= end || i >= whole) continue;
 #pragma unroll
       for (int r = 0; r < kBound; ++r) {
-        if (r < link.ranks) parts[r] = ReadFour(buffers[r] + 4 * i);
+        if (r < link.ranks) parts[u][r] = ReadFour(buffers[r] + 4 * i);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + u * step;
+      if (i >= end) continue;
+      if (i >= whole) {
+        SumOneByOne(link, buffers, 4 * i, count);
+        continue;
       }
 #pragma unroll
       for (int r = 1; r < kBound; ++r) {
-        if (r < link.ranks) parts[0] = Add(parts[0], parts[r]);
+        if (r < link.ranks) parts[u][0] = Add(parts[u][0], parts[u][r]);
       }
       for (int r = 0; r < link.ranks; ++r) {
-        *reinterpret_cast<float4*>(buffers[r] + 4 * i) = parts[0];
+        *reinterpret_cast<float4*>(buffers[r] + 4 * i) = parts[u][0];
       }
-      continue;
-    }
-    for (int64_t j = 4 * i; j < count && j < 4 * i + 4; ++j) {
-      float sum = static_cast<volatile float*>(buffers[0])[j];
-      for (int r = 1; r < link.ranks; ++r) sum += static_cast<volatile float*>(buffers[r])[j];
-      for (int r = 0; r < link.ranks; ++r) buffers[r][j] = sum;
     }
   }
   MeetDone(link);
@@ -331,8 +360,11 @@ cudaError_t BroadcastByMail(const Link& link, std::byte* data, int64_t bytes, in
 
 cudaError_t SumInPlace(const Link& link, float* data, int64_t count, cudaStream_t stream) {
   return ForRanks(link.ranks, [&]<int kBound>() {
-    return cuda::LaunchKernel(SumShares<kBound>, BlocksFor(count / 4 / link.ranks + 1), kThreads, 0,
-                              stream, link, data, count);
+    const int64_t of_block = kSumThreads * kSumUnroll<kBound>;
+    const int64_t blocks = (count / 4 / link.ranks + of_block) / of_block;
+    return cuda::LaunchKernel(SumShares<kBound>,
+                              dim3(static_cast<unsigned>(std::min<int64_t>(blocks, kSumBlocks))),
+                              kSumThreads, 0, stream, link, data, count);
   });
 }
 

@@ -1,0 +1,40 @@
+// ResidualSums: what ranks add up of the residual stream in a step. A step of many rows goes in
+// pieces, whose sums have a lane of their own: they run beside the products of the other pieces.
+#ifndef HEADWAY_ENGINE_STEP_RESIDUAL_SUMS_H_
+#define HEADWAY_ENGINE_STEP_RESIDUAL_SUMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "device/lanes.h"
+#include "headway/status.h"
+#include "model/arch/run.h"
+#include "parallel/communicator.h"
+
+namespace headway {
+
+class ResidualSums final : public arch::ResidualSum {
+ public:
+  // Both outlive it.
+  ResidualSums(Communicator& communicator, Lanes& lanes)
+      : communicator_(communicator), lanes_(lanes) {}
+
+  // The pieces in which the next layer's rows go, of `rows_of_sum` each at least: the same number
+  // on all ranks.
+  int Cut(int64_t rows, int64_t rows_of_sum);
+
+  void Begin(int piece, float* residual, int64_t count) override;
+  void Await(int piece) override;
+  // The first error of the sums, or of the kernels beside them.
+  Status status();
+
+ private:
+  Communicator& communicator_;
+  Lanes& lanes_;
+  // Of each piece, the point behind its sum. One piece is added up between kernels, and has none.
+  std::vector<Fence> summed_;
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_STEP_RESIDUAL_SUMS_H_
