@@ -92,6 +92,7 @@ class StepHarness {
   kv::Store& store() { return *assembly_.store; }
   Executor& executor() { return *assembly_.executor; }
   Stream& compute() { return *assembly_.compute; }
+  Lanes& lanes() { return *assembly_.lanes; }
   // Where the configuration lets tokens go: what prompts leave behind.
   Evictor& evictor() { return *assembly_.evictor; }
   Salience& salience() { return *assembly_.salience; }

@@ -18,6 +18,8 @@ class ResidualSums final : public arch::ResidualSum {
   // Both outlive it.
   ResidualSums(Communicator& communicator, Lanes& lanes)
       : communicator_(communicator), lanes_(lanes) {}
+  // Sums under way use the residual stream.
+  ~ResidualSums() override { lanes_.stream(Lane::kRanks).Synchronize().ok(); }
 
   // The pieces in which the next layer's rows go, of `rows_of_sum` each at least: the same number
   // on all ranks.
