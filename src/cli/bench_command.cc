@@ -61,6 +61,7 @@ struct Measured {
 };
 
 void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
+  flags->model.engine.found_shares = false;  // what random tokens choose says nothing of texts
   AddModelFlags(app, &flags->model);
   app.get_option("--model")->required(false);
   app.remove_option(app.get_option("--session"));  // a benchmark has no use for one
@@ -243,9 +244,8 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   }
   measured.lanes = (*context)->Lanes();
   measured.tiers = TiersOf(**context);
-  const Timings timings = (*context)->timings();
-  measured.host_share = timings.host_share;
-  measured.timings = timings;
+  measured.timings = (*context)->timings();
+  measured.host_share = measured.timings.host_share;
   measured.recompute_share = (*context)->plan().recompute_share;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {

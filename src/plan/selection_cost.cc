@@ -53,9 +53,22 @@ double KeyRate(const MachineProfile& machine, const KeySelection& selection) {
   return InPlaceRate(machine) / (selection.survivor_bytes > 0.0 ? kAlone : 1.0);
 }
 
-double FoundShare(double steps) {
+double AssumedShare(double steps) {
   constexpr Found kMeasured[] = {{0, 0}, {1, 0.335}, {2, 0.592}, {4, 0.862}, {8, 0.988}};
   return ShareAt(kMeasured, steps);
+}
+
+double FoundShare(const KeySelection& selection, const Execution& run) {
+  // What a step chooses anew is not in the page cache; what it reads again is.
+  const double kept = run.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
+  const double assumed = 1.0 - (1.0 - AssumedShare(run.page_cache_steps)) / kept;
+  const FoundBefore& found = run.found;
+  return (kAssumedTokens * assumed + found.tokens * found.share) / (kAssumedTokens + found.tokens);
+}
+
+bool IsOfCache(const FoundBefore& found, double steps) {
+  const double root = std::pow(2.0, 0.25);
+  return found.tokens > 0.0 && steps < found.steps * root && found.steps < steps * root;
 }
 
 double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double step_keys,

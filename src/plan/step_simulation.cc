@@ -344,14 +344,12 @@ class Simulation {
     const double far = of_chosen.always + of_chosen.chosen;
     const double sequences = Sequences();
     const KeySelection& selection = subject_.selection;
-    // What a step chooses anew is not in the page cache; what it reads again is.
-    const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
     const KeysAway of_disk = ChosenOnDisk(selection, run_, {keys, chosen, sequences});
     const double on_disk = of_disk.always + of_disk.chosen;
     const double away =  // seconds
         shape_.kv_heads * HeadBytes(subject_) / InPlaceRate(machine_) *
         ((machine_.own_memory ? on_disk : 0.0) +
-         std::max(far - on_disk, 0.0) * (1.0 - FoundShare(run_.page_cache_steps)) / kept);
+         std::max(far - on_disk, 0.0) * (1.0 - FoundShare(selection, run_)));
     const double scored =
         (keys * selection.key_bytes / selection.choices + sequences * selection.survivor_bytes) *
         shape_.kv_heads / selection.refresh;
