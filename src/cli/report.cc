@@ -187,7 +187,10 @@ Json TimingsJson(const Timings& timings) {
 }
 
 Json PageCacheJson(const PageCacheReads& reads) {
-  return {{"found", reads.found}, {"brought", reads.brought}, {"passed", reads.passed}};
+  return {{"found", reads.found},
+          {"brought", reads.brought},
+          {"passed", reads.passed},
+          {"bytes", reads.bytes}};
 }
 
 Json DiskPagesJson(const DiskPageReads& reads) {

@@ -438,7 +438,8 @@ Timings Context::timings() const {
   timings.host_share = impl_->assembly.host_share.share();
   const kv::PageCache::Reads reads = impl_->assembly.store->PageCacheReads();
   const auto of = [&](BlockCache::Read read) { return reads.decode[read] + reads.prompts[read]; };
-  timings.page_cache = {of(BlockCache::kFound), of(BlockCache::kBrought), of(BlockCache::kPassed)};
+  timings.page_cache = {of(BlockCache::kFound), of(BlockCache::kBrought), of(BlockCache::kPassed),
+                        reads.bytes};
   const kv::ListedPages::Reads pages = impl_->assembly.store->DiskPageReads();
   timings.disk_pages = {pages.found, pages.read, pages.bytes};
   if (impl_->assembly.demoted != nullptr) {

@@ -55,10 +55,10 @@ std::string FoundKey(const Settings& settings, const std::string& folder, const 
   const int64_t length = *std::max_element(blueprint.lengths.begin(), blueprint.lengths.end());
   // In steps of the root of two.
   const int64_t lines = std::llround(2.0 * std::log2(steps));
-  return KeptLines::KeyOf(
-      fmt::format("{}\n{}\n{}\n{} {}", error ? folder : place, ConfigIdentity(config),
-                  ListsOf(blueprint.layout.executor.selection, length),
-                  static_cast<int>(settings.placement), lines));
+  return KeptLines::KeyOf(fmt::format("{}\n{}\n{}\n{} {}", error ? folder : place,
+                                      ConfigIdentity(config),
+                                      ListsOf(blueprint.layout.executor.selection, length),
+                                      static_cast<int>(settings.placement), lines));
 }
 
 void UseFoundShare(Env& env, const std::string& key, Blueprint* blueprint) {

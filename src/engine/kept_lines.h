@@ -1,6 +1,6 @@
-// Lines of a small file in the user's cache folder, each a key and a value: what was found out once,
-// and spares work later. Nothing of it is needed: a file that cannot be read or written is one that
-// has nothing, and so is a line that is damaged.
+// Lines of a small file in the user's cache folder, each a key and a value: what was found out
+// once, and spares work later. Nothing of it is needed: a file that cannot be read or written is
+// one that has nothing, and so is a line that is damaged.
 #ifndef HEADWAY_ENGINE_KEPT_LINES_H_
 #define HEADWAY_ENGINE_KEPT_LINES_H_
 

@@ -36,7 +36,7 @@ Result<std::unique_ptr<PageCache>> PageCache::Create(const CacheFormat& format, 
   Result<std::unique_ptr<Buffer>> memory =
       device->Allocate(*budget, static_cast<size_t>(PageCacheBytes(line, sets)), "KV page cache");
   if (!memory.ok()) return memory.status();
-  std::unique_ptr<PageCache> made(new PageCache(std::move(*memory)));
+  std::unique_ptr<PageCache> made(new PageCache(std::move(*memory), line));
   BlockCache& view = made->view_;
   view.sets = static_cast<uint32_t>(sets);
   view.entries = reinterpret_cast<uint64_t*>(made->memory_->data());
@@ -61,6 +61,9 @@ PageCache::Reads PageCache::Count(Stream& compute) const {
   reads.tokens = tokens_;
   std::copy_n(counts.begin(), BlockCache::kReads, reads.decode.begin());
   std::copy_n(counts.begin() + BlockCache::kReads, BlockCache::kReads, reads.prompts.begin());
+  for (const auto& of : {reads.decode, reads.prompts}) {
+    reads.bytes += line_bytes_ * (of[BlockCache::kBrought] + of[BlockCache::kPassed]);
+  }
   return reads;
 }
 

@@ -24,10 +24,12 @@ class PageCache {
  public:
   // What reads its lines: decode steps, or chunks of prompts, many lists of which share a read.
   enum class Readers { kDecode, kPrompts };
-  // Blocks read so far, by BlockCache::Read, and the tokens for which decode steps read.
+  // Blocks read so far, by BlockCache::Read, the tokens for which decode steps read, and the bytes
+  // of the blocks that were brought or read where they lie.
   struct Reads {
     std::array<int64_t, BlockCache::kReads> decode = {}, prompts = {};
     int64_t tokens = 0;
+    int64_t bytes = 0;
   };
 
   // Of at most `bytes`; null where these hold no set of lines. All outlive the cache.
@@ -43,9 +45,11 @@ class PageCache {
   Reads Count(Stream& compute) const;  // which is waited for
 
  private:
-  explicit PageCache(std::unique_ptr<Buffer> memory) : memory_(std::move(memory)) {}
+  PageCache(std::unique_ptr<Buffer> memory, int64_t line_bytes)
+      : memory_(std::move(memory)), line_bytes_(line_bytes) {}
 
   const std::unique_ptr<Buffer> memory_;  // entries, lines, counts
+  const int64_t line_bytes_;
   BlockCache view_;  // whose counts are those of decode; those of prompts lie behind them
   int64_t tokens_ = 0;
 };
