@@ -24,6 +24,9 @@ double InPlaceRate(const MachineProfile& machine);
 // The same of the keys that a choice reads.
 double KeyRate(const MachineProfile& machine, const KeySelection& selection);
 
+// Bytes a second of keys on the device that are read to choose, by so many rows together.
+double KeyChoiceRate(const MachineProfile& machine, const KeySelection& selection, double rows);
+
 // Of the chosen keys that lie in host memory, the share that a page cache for the keys that `steps`
 // steps choose has already, where each step chooses: as measured on a text
 // (docs/decisions/selection.md), which is assumed of others.

@@ -129,6 +129,31 @@ double BusSeconds(const MachineProfile& machine, const Subject& subject, const E
   return time.busy[static_cast<int>(CostLane::kHostToDevice)];
 }
 
+// Stages read keys at rates of their own where these were measured, more slowly where the keys'
+// rotation is undone; selectors without stages read them as weights are read.
+TEST(SelectionCost, KeysThatAreReadToChooseHaveTheirOwnRate) {
+  Subject subject = Choosing();
+  KeySelection& selection = subject.selection;
+  selection.summary_bytes = 0.0;
+  selection.key_bytes = 10.0;
+  MachineProfile machine = Simple();
+  const int64_t length = 1'000'000;
+  const auto step = [&] { return PredictDecode(machine, subject, {}, {&length, 1}).attention; };
+  const double by_weights = step();
+  machine.key_choice = {{{1.0, 2e9}, {64.0, 5e8}}};
+  machine.turned_key_choice = {{{1.0, 5e8}, {64.0, 1e8}}};
+  EXPECT_EQ(KeyChoiceRate(machine, selection, 1.0), 1e12);
+  EXPECT_EQ(step(), by_weights);
+  selection.survivor_bytes = selection.prompt_survivor_bytes = 2e6;
+  EXPECT_NEAR(step() - by_weights, 12e6 / 2e9 - 10e6 / 1e12, 1e-9);
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), 2.0 * 12e6 / 5e8, 1e-9);
+  selection.moved = true;
+  EXPECT_NEAR(step() - by_weights, 12e6 / 5e8 - 10e6 / 1e12, 1e-9);
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), 2.0 * 12e6 / 1e8, 1e-9);
+  machine.turned_key_choice = {};
+  EXPECT_EQ(KeyChoiceRate(machine, selection, 64.0), 1e12 / 38.0);
+}
+
 TEST(SelectionCost, WhatIsReadInPlaceHasItsOwnRate) {
   const Subject subject = Choosing();
   MachineProfile machine = Simple();

@@ -357,8 +357,9 @@ class Simulation {
     const double on_bus = scored_away / KeyRate(machine_, selection);
     Busy(CostLane::kHostToDevice) += on_bus + away;
     if (scored > 0.0) {
-      Device(&time_.attention, std::max(on_bus, (scored - scored_away) / machine_.device_read) +
-                                   ChoiceLaunchSeconds(machine_) / selection.refresh);
+      Device(&time_.attention,
+             std::max(on_bus, (scored - scored_away) / KeyChoiceRate(machine_, selection, 1.0)) +
+                 ChoiceLaunchSeconds(machine_) / selection.refresh);
     } else {
       Device(&time_.attention,
              sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);
