@@ -173,9 +173,14 @@ Result<double> Meter::StagesSeconds(int64_t tokens, int64_t keys, StageKeys how)
   select.survivors[0].blocks = take(sizes_.heads * kSurvivors);
   select.survivors[0].counts = take(sizes_.heads);
   select.scratch = at;
-  const SegmentPlace place = {.slab = memory_->data()};
+  // Keys alone are read, and those of other layers between.
+  const int64_t key_bytes = select.keys.v_offset;
+  const int64_t turns = std::max<int64_t>(1, sizes_.weights * WeightBytes() / 2 / key_bytes);
+  int64_t turn = 0;
+  SegmentPlace place;
   select.keys.segments = {&place, 1};
   return Seconds(*compute_, 1, [&](int) {
+    place.slab = memory_->data() + turn++ % turns * key_bytes;
     kernels_->SelectBlocks(*compute_, {DType::kBF16, kDefaultPageSlots, sizes_.head_dim}, kStages,
                            sizes_.group, kScale, {&select, 1});
   });

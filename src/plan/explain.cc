@@ -172,6 +172,8 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     m.gemm = Faster(m.gemm, 2.0);
     m.attention = Faster(m.attention, 2.0);
     m.second_look = Faster(m.second_look, 2.0);
+    m.key_choice = Faster(m.key_choice, 2.0);
+    m.turned_key_choice = Faster(m.turned_key_choice, 2.0);
     m.prompt_scores *= 2.0;
     m.listed_attention *= 2.0;
     m.moved_attention *= 2.0;
