@@ -156,48 +156,61 @@ TEST_P(DiskLists, BatchesLiveAsThoseInMemory) {
   ExpectBatchesNear(*model, {memory, OnDisk(memory), OnDisk(memory, 4, 4)});
 }
 
-// Of a step that is the first to choose; the next one finds pages that it lists again.
+// Of a step that is the first to choose, as often as it lists them; later ones find pages that they
+// list again, and read the others: as many bytes come from the file, whatever the encoding.
 TEST_P(DiskLists, ThePagesThatAreListedAreReadOnce) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   const RopeFrequencies rope = RopeOf(*model, 400);
   for (const int group_heads : {1, 2}) {
-    SeesPages::Pages pages;
-    HarnessConfig config = OnDisk(HarnessConfig::Default());
-    config.group_heads = group_heads;
-    config.selection = PolicyOf(40);
-    config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
-      return std::make_unique<SeesPages>(std::move(kernels), config.page_slots / 8, &pages);
-    };
-    CountingEnv env;
-    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400, &env);
-    ASSERT_TRUE(h.ok()) << h.status().message();
-    kv::Store& store = (*h)->store();
-    const kv::SequenceId sequence = *(*h)->NewSequence();
-    const std::vector<TokenId> tokens = RandomTokens(390, 96, 33);
-    ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(386), rope).ok());
-    EXPECT_EQ(store.DiskPageReads().read, 0) << "prompts read slabs";
-    store.Drain();
-    const int64_t before = env.bytes();
-    ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).subspan(386, 1), rope).ok());
-    const kv::ListedPages::Reads first = store.DiskPageReads();
-    EXPECT_EQ(first.read, std::ssize(pages));
-    int64_t listed_bytes = 0;
-    for (const auto& [layer, group, page] : pages) {
-      listed_bytes += store.format().PageBytes(static_cast<int>(layer), static_cast<int>(group));
+    for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8, Encoding::kInt4}) {
+      SeesPages::Pages pages;
+      HarnessConfig config = OnDisk(HarnessConfig::Default());
+      config.group_heads = group_heads;
+      config.encoding = encoding;
+      config.selection = PolicyOf(40);
+      config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+        return std::make_unique<SeesPages>(std::move(kernels), config.page_slots / 8, &pages);
+      };
+      CountingEnv env;
+      Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400, &env);
+      ASSERT_TRUE(h.ok()) << h.status().message();
+      kv::Store& store = (*h)->store();
+      const kv::SequenceId sequence = *(*h)->NewSequence();
+      const std::vector<TokenId> tokens = RandomTokens(390, 96, 33);
+      ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(386), rope).ok());
+      EXPECT_EQ(store.DiskPageReads().read, 0) << "prompts read slabs";
+      store.Drain();
+      const int64_t before = env.bytes();
+      const auto bytes_of = [&](const SeesPages::Pages::value_type& listed) {
+        const auto& [layer, group, page] = listed;
+        return store.format().PageBytes(static_cast<int>(layer % model->shape().layers),
+                                        static_cast<int>(group));
+      };
+      ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).subspan(386, 1), rope).ok());
+      const kv::ListedPages::Reads first = store.DiskPageReads();
+      EXPECT_EQ(first.read, std::ssize(pages));
+      int64_t listed_bytes = 0;
+      for (const auto& page : pages) listed_bytes += bytes_of(page);
+      EXPECT_EQ(first.bytes, listed_bytes);
+      EXPECT_EQ(env.bytes() - before, first.bytes);
+      EXPECT_LT(first.read, 386 / config.page_slots * model->shape().kv_heads / group_heads *
+                                model->shape().layers);
+      for (size_t i = 387; i < tokens.size(); ++i) {
+        ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).subspan(i, 1), rope).ok());
+      }
+      const kv::ListedPages::Reads then = store.DiskPageReads();
+      // A GPU's rounds are shorter, and their pages make room for those of the next layers.
+      if (TestDevice() == "cpu") {
+        EXPECT_GT(then.found, 0);
+      }
+      EXPECT_EQ(env.bytes() - before, then.bytes);
+      EXPECT_EQ(then.found + then.read, std::ssize(pages));
+      // Groups of two have a last one of a head where there are three: pages of two sizes.
+      if (group_heads == 1) {
+        EXPECT_EQ(env.bytes() - before,
+                  (std::ssize(pages) - then.found) * bytes_of(*pages.begin()));
+      }
     }
-    EXPECT_EQ(first.bytes, listed_bytes);
-    EXPECT_EQ(env.bytes() - before, first.bytes);
-    EXPECT_LT(first.read, 386 / config.page_slots * model->shape().kv_heads / group_heads *
-                              model->shape().layers);
-    for (size_t i = 387; i < tokens.size(); ++i) {
-      ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).subspan(i, 1), rope).ok());
-    }
-    const kv::ListedPages::Reads then = store.DiskPageReads();
-    // A GPU's rounds are shorter, and their pages make room for those of the next layers.
-    if (TestDevice() == "cpu") {
-      EXPECT_GT(then.found, 0);
-    }
-    EXPECT_EQ(env.bytes() - before, then.bytes);
   }
 }
 

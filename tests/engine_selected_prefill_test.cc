@@ -229,7 +229,7 @@ TEST_P(SelectedPrefill, APageCacheServesAllListsAndChunks) {
   constexpr int64_t kTokens = 768;
   const std::vector<TokenId> tokens = RandomTokens(kTokens, 96, 20);
   ASSERT_TRUE((*h)->Append(sequence, tokens, RopeOf(*model, 800)).ok());
-  const std::array<int64_t, BlockCache::kReads> reads = (*h)->store().PageCacheReads();
+  const std::array<int64_t, BlockCache::kReads> reads = (*h)->store().PageCacheReads().prompts;
   const ModelShape& shape = model->shape();
   EXPECT_GT(reads[BlockCache::kBrought], 0);
   EXPECT_LE(reads[BlockCache::kBrought], kTokens / 8 * shape.kv_heads * shape.layers);

@@ -158,7 +158,7 @@ void ExpectServed(const ModelConfig& shape) {
   ASSERT_TRUE(h.ok()) << h.status().message();
   const kv::SequenceId sequence = *(*h)->NewSequence();
   ASSERT_TRUE((*h)->Append(sequence, tokens, rope).ok());
-  const auto reads = [&] { return (*h)->store().PageCacheReads(); };
+  const auto reads = [&] { return (*h)->store().PageCacheReads().decode; };
   EXPECT_EQ(reads()[BlockCache::kBrought], 0);  // the prompt is exact
   constexpr int kSteps = 5;                     // no page closes between them
   ASSERT_LT(290 % config.page_slots + kSteps, config.page_slots);

@@ -68,6 +68,7 @@ struct PageCacheReads {
   int64_t found = 0;    // there was a copy
   int64_t brought = 0;  // one was made: the block crossed the bus
   int64_t passed = 0;   // there was no room for one: the block crossed the bus
+  int64_t bytes = 0;    // of the blocks that crossed it
 
   int64_t all() const { return found + brought + passed; }
 };

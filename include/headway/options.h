@@ -154,6 +154,9 @@ struct EngineOptions {
   // not cross the bus again. Of every size the answers are the same. kSparseCacheAuto: what some
   // steps choose.
   int64_t sparse_cache = kSparseCacheAuto;
+  // What decode steps find there is kept in the user's cache folder, and predicts the speed of
+  // later plans of the model; false: it is neither kept nor used.
+  bool found_shares = true;
   // Prompts are read so, too: a chunk attends to itself exactly, and blocks of its rows choose keys
   // of what lies before it. For pages, quest and infinitehip.
   bool sparse_prefill = false;

@@ -80,6 +80,18 @@ struct SelectionReport {
   double share = 1.0;
 };
 
+// Device memory for copies of what is chosen of keys in host memory (EngineOptions::sparse_cache).
+struct PageCacheReport {
+  int64_t bytes = 0;
+  double steps = 0.0;  // whose chosen keys it holds
+  // Of the chosen keys in host memory, the share that predictions of decode find there, and the
+  // tokens of earlier runs that this stands on; 0: it is assumed. What is assumed counts as
+  // assumed_tokens beside these.
+  double found_share = 0.0;
+  int64_t found_tokens = 0;
+  int64_t assumed_tokens = 0;
+};
+
 // What each KV head keeps of a prompt that has been read (EngineOptions::evict).
 struct EvictionReport {
   std::string method;
@@ -154,6 +166,7 @@ struct PlanReport {
   double recompute_share = 0.0;
   int staging_slabs = 0;
   std::optional<SelectionReport> selection;
+  std::optional<PageCacheReport> page_cache;  // empty without one
   std::optional<EvictionReport> eviction;
   std::optional<SalienceReport> salience;
   std::optional<RanksReport> ranks;  // empty where one has all

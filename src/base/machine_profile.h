@@ -49,6 +49,9 @@ struct MachineProfile {
   Curve selection;    // bytes of summaries a second that a decode scores and lists, by the bytes
                       // of one choice
   Curve second_look;  // bytes of summaries and sketches of candidates, likewise
+  // Bytes of keys a second that are read in stages to choose, by the rows that choose together:
+  // one, or those that have a list of a prompt. And where the keys' rotation is undone.
+  Curve key_choice, turned_key_choice;
   double prompt_scores = 0.0;     // of a block for a pooled query, a second, with the lists
   double listed_attention = 0.0;  // FLOP/s of a prompt's attention to listed blocks
   double moved_attention = 0.0;   // the same where these are rotated as they are attended to

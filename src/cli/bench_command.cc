@@ -60,6 +60,7 @@ struct Measured {
 };
 
 void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
+  flags->model.engine.found_shares = false;  // what random tokens choose says nothing of texts
   AddModelFlags(app, &flags->model);
   app.get_option("--model")->required(false);
   app.remove_option(app.get_option("--session"));  // a benchmark has no use for one

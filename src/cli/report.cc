@@ -187,7 +187,10 @@ Json TimingsJson(const Timings& timings) {
 }
 
 Json PageCacheJson(const PageCacheReads& reads) {
-  return {{"found", reads.found}, {"brought", reads.brought}, {"passed", reads.passed}};
+  return {{"found", reads.found},
+          {"brought", reads.brought},
+          {"passed", reads.passed},
+          {"bytes", reads.bytes}};
 }
 
 Json DiskPagesJson(const DiskPageReads& reads) {
@@ -286,6 +289,15 @@ Json PlanJson(const PlanReport& plan) {
                          {"reach", plan.selection->reach},
                          {"reach_positions", plan.selection->reach_positions},
                          {"from", plan.selection->from}};
+  }
+  if (plan.page_cache.has_value()) {
+    const PageCacheReport& cache = *plan.page_cache;
+    json["page_cache"] = {{"bytes", cache.bytes},
+                          {"steps", cache.steps},
+                          {"found_share", cache.found_share},
+                          {"found_tokens", cache.found_tokens},
+                          {"assumed_tokens", cache.assumed_tokens},
+                          {"source", cache.found_tokens > 0 ? "measured" : "assumed"}};
   }
   if (plan.eviction.has_value()) json["eviction"] = EvictionJson(*plan.eviction);
   if (plan.salience.has_value()) {

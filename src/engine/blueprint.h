@@ -70,6 +70,7 @@ struct Blueprint {
   std::vector<int64_t> lengths;  // of the workload; where tokens are let go the request has one
   std::optional<Admission> admission;  // where a plan alone was asked for, of its longest sequence
   std::shared_ptr<const Blueprint> draft;  // of the model that drafts; null without
+  std::string found_key;  // what a page cache finds is kept for (engine/found_shares); or empty
 };
 
 // kOutOfBudget where nothing fits. Where nothing but the session's cut keeps it from fitting, the

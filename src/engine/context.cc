@@ -1,7 +1,6 @@
 #include "engine/context.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "base/random.h"
 #include "engine/draft_settings.h"
 #include "engine/eviction_settings.h"
+#include "engine/found_shares.h"
 #include "engine/orders.h"
 #include "engine/session_check.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -36,7 +36,8 @@ int HostThreads(const hardware::Target& target, int threads, CoresBeside beside)
   // Kernels have cores of their own. Beside an accelerator one core is left to the threads that
   // feed it: without it copies come late.
   if (beside == CoresBeside::kKernels) return std::max(1, threads / 2);
-  return target.threads.has_value() ? threads : std::max(1, threads - 1);
+  const bool given = target.threads.has_value() && !target.shares_every_core;
+  return given ? threads : std::max(1, threads - 1);
 }
 
 Result<kv::Manifest> SessionManifest(Env& env, const Settings& settings) {
@@ -63,6 +64,12 @@ Context::Impl::Impl(const ContextParts& p)
 }
 
 Context::Impl::~Impl() {
+  if (generator != nullptr && !found_key.empty()) {
+    (void)Guarded([this] {
+      KeepFound(*parts.env, found_key, FoundIn(assembly.store->PageCacheReads()));
+      return OkStatus();
+    });
+  }
   if (!parts.settings->trace.has_value() || generator == nullptr) return;
   Status written = Guarded([&] { return trace.Write(*parts.env, *parts.settings->trace); });
   if (!written.ok()) {
@@ -263,6 +270,7 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
                      parts.settings->plans == Settings::Plans::kCorrected, draft_model.get()},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
+  found_key = blueprint.found_key;
   return restores ? RestoreSession(manifest) : OkStatus();
 }
 
@@ -394,6 +402,7 @@ Result<SelectionRecall> Context::RecallOfSelection(std::span<const TokenId> toke
 
 Status Context::FillSynthetic(int slot, int64_t tokens, uint64_t seed, double spread) try {
   if (!impl_->broken.ok()) return impl_->broken;
+  impl_->found_key.clear();  // what is found of such keys says nothing of texts
   const std::string order = impl_->OrderTo(Order::kFill, slot, tokens, seed, spread);
   return impl_->EachRank(
       order, [&](Impl& rank) { return rank.generator->FillSynthetic(slot, tokens, seed, spread); });
@@ -428,9 +437,10 @@ Timings Context::timings() const {
   if (impl_->generator == nullptr) return {};
   Timings timings = impl_->generator->timings();
   timings.host_share = impl_->assembly.host_share.share();
-  const std::array<int64_t, BlockCache::kReads> reads = impl_->assembly.store->PageCacheReads();
-  timings.page_cache = {reads[BlockCache::kFound], reads[BlockCache::kBrought],
-                        reads[BlockCache::kPassed]};
+  const kv::PageCache::Reads reads = impl_->assembly.store->PageCacheReads();
+  const auto of = [&](BlockCache::Read read) { return reads.decode[read] + reads.prompts[read]; };
+  timings.page_cache = {of(BlockCache::kFound), of(BlockCache::kBrought), of(BlockCache::kPassed),
+                        reads.bytes};
   const kv::ListedPages::Reads pages = impl_->assembly.store->DiskPageReads();
   timings.disk_pages = {pages.found, pages.read, pages.bytes};
   if (impl_->assembly.demoted != nullptr) {

@@ -146,6 +146,7 @@ struct Context::Impl {
   SharedSave saving;      // into it
   int64_t session_tokens = 0;
   std::string session_note;
+  std::string found_key;  // the blueprint's, or empty where nothing is to be kept
   std::vector<std::unique_ptr<Impl>> others;  // where there is a group: its ranks from 1 on
   Status broken;  // an exception ended a call at some point or other: the context is of no more use
 

@@ -16,6 +16,7 @@
 #include "engine/device_memory.h"
 #include "engine/engine_impl.h"
 #include "engine/fingerprint_cache.h"
+#include "engine/found_shares.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
@@ -124,6 +125,7 @@ Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload&
   Result<Blueprint> blueprint =
       MakeBlueprints(inputs, draft == nullptr ? nullptr : &draft->basis, workload);
   if (!blueprint.ok()) return Explain(blueprint.status());
+  UseFoundShare(*env, FoundKey(given, info.folder, *inputs.config, *blueprint), &*blueprint);
   return blueprint;
 }
 

@@ -11,6 +11,7 @@
 #include "engine/context.h"
 #include "engine/draft_plan.h"
 #include "engine/eviction_settings.h"
+#include "engine/found_shares.h"
 #include "engine/head_assignment.h"
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
@@ -232,6 +233,7 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   const DraftBasis* const draft = planning.draft.has_value() ? &*planning.draft : nullptr;
   Result<Blueprint> blueprint = MakeBlueprints(inputs, draft, planning.workload);
   if (!blueprint.ok()) return OfRanks(settings, blueprint.status());
+  UseFoundShare(env, FoundKey(settings, planning.model.folder, config, *blueprint), &*blueprint);
   if (settings.eviction.evicts()) {
     const std::vector<int64_t>& lengths = planning.workload.lengths;
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());

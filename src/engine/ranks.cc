@@ -64,6 +64,7 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   const int threads = ThreadPool(settings.target.pool_threads()).threads();
   const int here = ranks / settings.nodes;
   own.machine_threads = threads;
+  own.target.shares_every_core = !settings.target.threads.has_value();
   own.target.threads = std::max(1, threads / here + (rank < threads % here ? 1 : 0));
   own.memory.kv = PartOf(settings.memory.kv, here);
   own.memory.host = PartOf(settings.memory.host, here);

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "engine/settings.h"
 #include "engine/step/weight_stream.h"
+#include "plan/selection_cost.h"
 
 namespace headway {
 
@@ -47,6 +48,15 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.from = policy.from;
   report.share = length <= policy.from ? 1.0 : std::min(1.0, read / static_cast<double>(length));
   return report;
+}
+
+std::optional<PageCacheReport> PageCacheOf(const Blueprint& blueprint) {
+  const plan::Plan& plan = blueprint.plan;
+  if (plan.page_cache == 0) return std::nullopt;
+  const plan::Execution run = plan::ExecutionOf(plan, blueprint.request.lengths);
+  return PageCacheReport{
+      plan.page_cache, plan.page_cache_steps, plan::FoundShare(blueprint.request.selection, run),
+      static_cast<int64_t>(plan.found.tokens), static_cast<int64_t>(plan::kAssumedTokens)};
 }
 
 // What steps make the drafts; empty where none do.
@@ -155,6 +165,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   }
   report.reasons = plan.reasons;
   report.selection = SelectionOf(blueprint);
+  report.page_cache = PageCacheOf(blueprint);
   report.eviction = EvictionReportOf(blueprint);
   report.salience = SalienceReportOf(blueprint);
   if (report.salience.has_value()) report.reasons.push_back(SalienceReason(*report.salience));

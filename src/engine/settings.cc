@@ -235,6 +235,7 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   if (!scaling.ok()) return scaling.status();
   settings.rope_scaling = *scaling;
   if (Status s = ReadSelfExtend(options, &settings); !s.ok()) return s;
+  if (!options.found_shares) settings.found_shares = Settings::FoundShares::kNone;
   settings.machine = Unless<std::string>(options.machine, "");
   if (!options.session.empty()) {
     settings.session =

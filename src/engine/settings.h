@@ -117,7 +117,9 @@ struct Settings {
   std::optional<int64_t> sparse_from;       // absent: as the device is
   bool levels_by_length = false;            // the planner says when pages are searched first
   std::optional<int64_t> page_cache;        // bytes; absent: the planner's choice
-  std::optional<std::string> machine;       // name or file of a profile
+  enum class FoundShares { kKept, kNone };
+  FoundShares found_shares = FoundShares::kKept;  // what a page cache finds (engine/found_shares)
+  std::optional<std::string> machine;             // name or file of a profile
   std::optional<SessionSettings> session;
   DraftSettings drafts;
   std::optional<std::string> trace;

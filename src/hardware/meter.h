@@ -24,6 +24,7 @@ struct Target {
   std::string device = "cpu";      // as NewBackend takes it
   std::optional<std::string> isa;  // of the CPU's kernels; absent: the best that there is
   std::optional<int> threads;      // of the host; absent: every core
+  bool shares_every_core = false;  // threads are a rank's part of every core, which nobody gave
 
   // As NewBackend and ThreadPool take them.
   std::string isa_name() const { return isa.value_or("auto"); }
@@ -64,6 +65,11 @@ class Meter {
   enum class ListedPages { kDevice, kMoved, kHost };
   Result<double> ChoiceSeconds(int64_t tokens, int64_t keys, Looks looks);
   Result<double> ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages);
+  // Of a choice by such rows that reads keys in stages where they lie, or rotated back; and the
+  // bytes of the keys that one list takes.
+  enum class StageKeys { kAsTheyLie, kTurned };
+  Result<double> StagesSeconds(int64_t tokens, int64_t keys, StageKeys how);
+  double StageBytes(int64_t keys) const;
   // Of the summaries that a choice by one token reads; of those of its second look's candidates,
   // with their sketches; and the keys that a head lists.
   double ChoiceBytes(int64_t keys) const;

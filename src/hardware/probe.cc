@@ -99,9 +99,23 @@ class Measuring {
         4.0 * meter_.ListedKeys(keys) * static_cast<double>(tokens) * query_heads * sizes_.head_dim;
     machine_.listed_attention = flops / Take(meter_.ListedSeconds(tokens, keys, Pages::kDevice));
     machine_.moved_attention = flops / Take(meter_.ListedSeconds(tokens, keys, Pages::kMoved));
-    if (!machine_.own_memory) return;
+    // A GPU's choices by keys take what reading them does.
+    if (!machine_.own_memory) return Stages();
     const double bytes = meter_.ListedKeys(keys) * 4.0 * sizes_.heads * sizes_.head_dim;
     machine_.read_in_place = bytes / Take(meter_.ListedSeconds(1, keys, Pages::kHost));
+  }
+
+  // Choosing by keys, for one row and for those of a prompt that have a list.
+  void Stages() {
+    using StageKeys = Meter::StageKeys;
+    const double bytes = meter_.StageBytes(sizes_.most_keys);
+    for (const int64_t rows : {int64_t{1}, kSelectRows}) {
+      for (const StageKeys how : {StageKeys::kAsTheyLie, StageKeys::kTurned}) {
+        Curve& curve = how == StageKeys::kTurned ? machine_.turned_key_choice : machine_.key_choice;
+        const double rate = bytes / Take(meter_.StagesSeconds(rows, sizes_.most_keys, how));
+        Add(&curve, static_cast<double>(rows), static_cast<double>(rows) / rate);
+      }
+    }
   }
 
   void Copies() {

@@ -46,6 +46,8 @@ TEST(ProfileJson, WritesWhatItReads) {
     if (i % 2 == 0) {  // what need not be measured
       machine.selection = {{{65536.0, 5e9}, {1e8, 2e12}}};
       machine.second_look = {{{7e6, 1.5e11}}};
+      machine.key_choice = {{{1.0, 3e9}, {64.0, 5e8}}};
+      machine.turned_key_choice = {{{1.0, 7e8}, {64.0, 2e8}}};
       machine.prompt_scores = 1e9;
       machine.read_in_place = 5e10;
       machine.listed_attention = 2e14;
@@ -58,6 +60,8 @@ TEST(ProfileJson, WritesWhatItReads) {
     EXPECT_EQ(again->gemm.points, machine.gemm.points);
     EXPECT_EQ(again->selection.points, machine.selection.points);
     EXPECT_EQ(again->second_look.points, machine.second_look.points);
+    EXPECT_EQ(again->key_choice.points, machine.key_choice.points);
+    EXPECT_EQ(again->turned_key_choice.points, machine.turned_key_choice.points);
     EXPECT_EQ(again->disk_pieces.points, machine.disk_pieces.points);
     EXPECT_EQ(again->read_in_place, machine.read_in_place);
     EXPECT_EQ(again->prompt_scores, machine.prompt_scores);

@@ -126,6 +126,10 @@ TEST_F(Profiles, AQuickProbeIsAProfile) {
   EXPECT_GT(read->host_read.Peak(), 1e8);
   EXPECT_GT(read->selection.Peak(), 1e7);
   EXPECT_GT(read->second_look.Peak(), 1e6);
+  EXPECT_GT(read->key_choice.Rate(1.0), 1e7);
+  EXPECT_GT(read->key_choice.Rate(64.0), 1e6);
+  EXPECT_GT(read->turned_key_choice.Rate(1.0), 1e6);
+  EXPECT_GT(read->turned_key_choice.Rate(64.0), 1e5);
   EXPECT_GT(read->prompt_scores, 1e5);
   EXPECT_GT(read->listed_attention, 1e8);
   EXPECT_GT(read->moved_attention, 1e8);

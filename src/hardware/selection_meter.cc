@@ -1,6 +1,7 @@
 // How fast keys are chosen and what is listed is attended to: by summaries that lie in the first
 // half of the meter's memory by turns, and lists in the second half.
 #include <algorithm>
+#include <cmath>
 
 #include "base/bytes.h"
 #include "hardware/meter.h"
@@ -46,6 +47,20 @@ double Meter::CandidateBytes(int64_t keys) const {
 double Meter::ListedKeys(int64_t keys) const {
   const int64_t blocks = keys / kSummary.block_slots;
   return static_cast<double>(Listed(blocks, BudgetFor(blocks, Looks::kOne)) * kSummary.block_slots);
+}
+
+// Stages as InfiniteHiP has them: chunks, of which some survive, and the blocks of these.
+constexpr SummaryFormat kStages = {.kind = SummaryKind::kStages, .block_slots = 8};
+constexpr int64_t kChunk = 256, kSurvivors = 32, kStageKeys = 2048;
+
+SelectionBudget StagesFor(int64_t blocks) {
+  SelectionBudget budget;
+  budget.far_begin = kSink / kStages.block_slots;
+  budget.far_end = blocks - kRecent / kStages.block_slots;
+  budget.far_blocks = kStageKeys / kStages.block_slots;
+  budget.share = BudgetShare::kHead;
+  budget.stages[0] = {kChunk / kStages.block_slots, kSurvivors};
+  return budget;
 }
 
 // Blocks of keys that fill one segment, and the two calls' items, with memory for `rows` rows.
@@ -123,6 +138,51 @@ Result<double> Meter::ChoiceSeconds(int64_t tokens, int64_t keys, Looks looks) {
   return Seconds(*compute_, tokens > 1 ? 1 : 64, [&](int) {
     selection.place.summary = memory_->data() + turn++ % turns * selection.summary_bytes;
     Choose(&selection);
+  });
+}
+
+double Meter::StageBytes(int64_t keys) const {
+  // Two keys for each halving of a chunk.
+  const auto read = [](int64_t chunk) {
+    return 2.0 * std::log2(static_cast<double>(chunk)) / static_cast<double>(chunk);
+  };
+  const auto far = static_cast<double>(keys - kSink - kRecent);
+  const double survivors = std::min(far, static_cast<double>(kChunk * kSurvivors));
+  return (far * read(kChunk) + survivors * read(kStages.block_slots)) * 2.0 * sizes_.heads *
+         sizes_.head_dim;
+}
+
+Result<double> Meter::StagesSeconds(int64_t tokens, int64_t keys, StageKeys how) {
+  SelectItem select = SelectionOf(tokens, keys, Looks::kOne).select;
+  select.keys.blocks = select.keys.segment_blocks = keys / kStages.block_slots;
+  select.budget = StagesFor(select.keys.blocks);
+  // Frequencies are whatever is there: numbers.
+  if (how == StageKeys::kTurned) {
+    select.rotated = {reinterpret_cast<const float*>(memory_->data()), sizes_.head_dim};
+  }
+  const int64_t lists = select.row_blocks() * sizes_.heads;
+  std::byte* at = memory_->data() + sizes_.weights * WeightBytes() / 2;
+  const auto take = [&](int64_t count) {
+    at += RoundUp(4 * count, 256);
+    return reinterpret_cast<int32_t*>(at - RoundUp(4 * count, 256));
+  };
+  select.capacity = select.budget.Capacity(select.keys.blocks, sizes_.heads);
+  select.counts = take(lists);
+  select.blocks = take(lists * select.capacity);
+  select.survivors[0].capacity = kSurvivors;
+  select.survivors[0].blocks = take(sizes_.heads * kSurvivors);
+  select.survivors[0].counts = take(sizes_.heads);
+  select.scratch = at;
+  // Keys alone are read, and those of other layers between.
+  const int64_t key_bytes = select.keys.v_offset;
+  const int64_t turns = std::max<int64_t>(1, sizes_.weights * WeightBytes() / 2 / key_bytes);
+  int64_t turn = 0;
+  SegmentPlace place;
+  select.keys.segments = {&place, 1};
+  return Seconds(*compute_, 1, [&](int) {
+    place.slab = memory_->data() + turn++ % turns * key_bytes;
+    kernels_->SelectBlocks(*compute_, {DType::kBF16, kDefaultPageSlots, sizes_.head_dim}, kStages,
+                           sizes_.group, kScale, {&select, 1});
   });
 }
 

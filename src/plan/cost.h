@@ -33,6 +33,13 @@ struct CacheSplit {
 // other, the fastest first, so that a short cache is resident where a long one is not.
 CacheSplit SplitAt(const CacheSplit& split, double full, double keys);
 
+// What earlier runs found in a page cache of the chosen keys that lie in host memory.
+struct FoundBefore {
+  double share = 0.0;
+  double tokens = 0.0;  // that decode steps of these runs read for; 0: nothing is known
+  double steps = 0.0;   // whose chosen keys the cache held
+};
+
 // What a step does with the cache and the weights.
 struct Execution {
   int64_t chunk = 1024;
@@ -42,6 +49,7 @@ struct Execution {
   int64_t gather_tokens = 0;  // that one product recomputes; 0: all of a layer
   CacheSplit split;
   double page_cache_steps = 0.0;  // decode steps whose chosen keys the page cache holds
+  FoundBefore found = {};         // by such a cache
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is not on the device
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory

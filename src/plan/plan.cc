@@ -49,6 +49,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   plan->x_slabs = fit.x_slabs;
   plan->page_cache = fit.page_cache;
   plan->page_cache_steps = PageCacheSteps(request, fit);
+  if (IsOfCache(request.found, plan->page_cache_steps)) plan->found = request.found;
   add(Tier::kDevice, "driver and libraries", request.driver_bytes);
   add(Tier::kDevice, "page tables of host memory", fit.page_tables);
   const WeightSplit weights = SplitWeights(request, fit.weight_layers, fit.disk_layers);
@@ -193,6 +194,7 @@ Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
       ExecutionFor(plan.cache, plan.slabs, plan.x_slabs, plan.host_share,
                    {plan.weights_streamed, plan.weights_on_disk, plan.weight_code}, lengths);
   run.page_cache_steps = plan.page_cache_steps;
+  run.found = plan.found;
   return run;
 }
 

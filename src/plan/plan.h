@@ -180,6 +180,10 @@ struct PlanRequest {
   // What decode reads, where a policy selects.
   KeySelection selection;
   PageCacheRequest page_cache;
+  // What is known of a page cache. It counts in the predicted times of plans whose cache holds what
+  // as many steps choose, and not for which cut is taken: chunks and segments, and with them bits,
+  // do not depend on what ran before.
+  FoundBefore found;
   ModelBeside beside;
 };
 
@@ -193,6 +197,7 @@ struct Plan {
   int64_t gather_tokens = 0;    // whose X is staged and recomputed at once: GatherTokens
   int64_t page_cache = 0;       // bytes
   double page_cache_steps = 0;  // whose chosen keys it holds
+  FoundBefore found;            // the request's, if it is of such a cache
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end
   int weight_layers = 0;              // whose matrices stay on the device

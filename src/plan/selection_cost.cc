@@ -53,9 +53,31 @@ double KeyRate(const MachineProfile& machine, const KeySelection& selection) {
   return InPlaceRate(machine) / (selection.survivor_bytes > 0.0 ? kAlone : 1.0);
 }
 
-double FoundShare(double steps) {
+double KeyChoiceRate(const MachineProfile& machine, const KeySelection& selection, double rows) {
+  const Curve& measured = selection.moved ? machine.turned_key_choice : machine.key_choice;
+  if (selection.survivor_bytes > 0.0 && !measured.empty()) return measured.Rate(rows);
+  // Each key that is read is multiplied with the queries of a list, which takes as long as reading
+  // it so many times.
+  constexpr double kTimes = 38.0;
+  return machine.device_read / (rows > 1.0 ? kTimes : 1.0);
+}
+
+double AssumedShare(double steps) {
   constexpr Found kMeasured[] = {{0, 0}, {1, 0.335}, {2, 0.592}, {4, 0.862}, {8, 0.988}};
   return ShareAt(kMeasured, steps);
+}
+
+double FoundShare(const KeySelection& selection, const Execution& run) {
+  // What a step chooses anew is not in the page cache; what it reads again is.
+  const double kept = run.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
+  const double assumed = 1.0 - (1.0 - AssumedShare(run.page_cache_steps)) / kept;
+  const FoundBefore& found = run.found;
+  return (kAssumedTokens * assumed + found.tokens * found.share) / (kAssumedTokens + found.tokens);
+}
+
+bool IsOfCache(const FoundBefore& found, double steps) {
+  const double root = std::pow(2.0, 0.25);
+  return found.tokens > 0.0 && steps < found.steps * root && found.steps < steps * root;
 }
 
 double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double step_keys,
@@ -128,13 +150,11 @@ double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject
   const KeySelection& selection = subject.selection;
   const ModelShape& shape = subject.shape;
   if (selection.key_bytes > 0.0) {
-    // Each key that is read is multiplied with the queries of a list, which takes as long as
-    // reading it so many times.
-    constexpr double kTimes = 38.0;
     const double lists = std::ceil(tokens / selection.list_tokens) * shape.kv_heads;
     const double bytes = lists * (keys * selection.key_bytes + selection.prompt_survivor_bytes);
     const double away = machine.own_memory ? bytes * (1.0 - run.split.resident) : 0.0;
-    return std::max(away / KeyRate(machine, selection), kTimes * bytes / machine.device_read) +
+    return std::max(away / KeyRate(machine, selection),
+                    bytes / KeyChoiceRate(machine, selection, selection.list_tokens)) +
            ChoiceLaunchSeconds(machine);
   }
   const double candidates = selection.prompt_candidates;

@@ -24,9 +24,20 @@ double InPlaceRate(const MachineProfile& machine);
 // The same of the keys that a choice reads.
 double KeyRate(const MachineProfile& machine, const KeySelection& selection);
 
+// Bytes a second of keys on the device that are read to choose, by so many rows together.
+double KeyChoiceRate(const MachineProfile& machine, const KeySelection& selection, double rows);
+
 // Of the chosen keys that lie in host memory, the share that a page cache for the keys that `steps`
-// steps choose has already: as measured on a text (docs/decisions/selection.md).
-double FoundShare(double steps);
+// steps choose has already, where each step chooses: as measured on a text
+// (docs/decisions/selection.md), which is assumed of others.
+double AssumedShare(double steps);
+// The same of what decode steps read, some of which may read what an earlier one chose: what
+// earlier runs found, beside what is assumed, which counts as kAssumedTokens of their tokens. So a
+// few tokens change little, and many replace the assumption.
+inline constexpr double kAssumedTokens = 256.0;
+double FoundShare(const KeySelection& selection, const Execution& run);
+// Whether what was found was in a cache that holds as much as this one, to within a fifth.
+bool IsOfCache(const FoundBefore& found, double steps);
 
 // Keys of a list that lie in host memory: those that every list has, and those that it chose.
 struct KeysAway {

@@ -129,6 +129,31 @@ double BusSeconds(const MachineProfile& machine, const Subject& subject, const E
   return time.busy[static_cast<int>(CostLane::kHostToDevice)];
 }
 
+// Stages read keys at rates of their own where these were measured, more slowly where the keys'
+// rotation is undone; selectors without stages read them as weights are read.
+TEST(SelectionCost, KeysThatAreReadToChooseHaveTheirOwnRate) {
+  Subject subject = Choosing();
+  KeySelection& selection = subject.selection;
+  selection.summary_bytes = 0.0;
+  selection.key_bytes = 10.0;
+  MachineProfile machine = Simple();
+  const int64_t length = 1'000'000;
+  const auto step = [&] { return PredictDecode(machine, subject, {}, {&length, 1}).attention; };
+  const double by_weights = step();
+  machine.key_choice = {{{1.0, 2e9}, {64.0, 5e8}}};
+  machine.turned_key_choice = {{{1.0, 5e8}, {64.0, 1e8}}};
+  EXPECT_EQ(KeyChoiceRate(machine, selection, 1.0), 1e12);
+  EXPECT_EQ(step(), by_weights);
+  selection.survivor_bytes = selection.prompt_survivor_bytes = 2e6;
+  EXPECT_NEAR(step() - by_weights, 12e6 / 2e9 - 10e6 / 1e12, 1e-9);
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), 2.0 * 12e6 / 5e8, 1e-9);
+  selection.moved = true;
+  EXPECT_NEAR(step() - by_weights, 12e6 / 5e8 - 10e6 / 1e12, 1e-9);
+  EXPECT_NEAR(PromptChoiceSeconds(machine, subject, {}, 1e6, 128.0), 2.0 * 12e6 / 1e8, 1e-9);
+  machine.turned_key_choice = {};
+  EXPECT_EQ(KeyChoiceRate(machine, selection, 64.0), 1e12 / 38.0);
+}
+
 TEST(SelectionCost, WhatIsReadInPlaceHasItsOwnRate) {
   const Subject subject = Choosing();
   MachineProfile machine = Simple();
@@ -142,9 +167,9 @@ TEST(SelectionCost, WhatIsReadInPlaceHasItsOwnRate) {
 
 // A page cache keeps keys from the bus, and a choice for some steps keeps the rest of them from it.
 TEST(SelectionCost, WhatIsKeptDoesNotCrossTheBus) {
-  EXPECT_EQ(FoundShare(0.0), 0.0);
-  EXPECT_NEAR(FoundShare(3.0), (0.592 + 0.862) / 2, 1e-12);
-  EXPECT_EQ(FoundShare(100.0), 0.988);
+  EXPECT_EQ(AssumedShare(0.0), 0.0);
+  EXPECT_NEAR(AssumedShare(3.0), (0.592 + 0.862) / 2, 1e-12);
+  EXPECT_EQ(AssumedShare(100.0), 0.988);
   Subject subject = Choosing();
   const MachineProfile machine = Simple();
   Execution run;
@@ -157,6 +182,37 @@ TEST(SelectionCost, WhatIsKeptDoesNotCrossTheBus) {
   EXPECT_NEAR(bus(), all * (1.0 - 0.592) / 4.0, 1e-12);
   subject.selection.refresh = 1.0;
   EXPECT_NEAR(bus(), all * (1.0 - 0.592), 1e-12);
+}
+
+// What earlier runs found replaces what is assumed the more tokens it stands on.
+TEST(SelectionCost, WhatEarlierRunsFoundIsWeighed) {
+  Subject subject = Choosing();
+  subject.selection.refresh = 4.0;
+  const MachineProfile machine = Simple();
+  Execution run;
+  run.split = {.resident = 0, .stream = 1};
+  run.page_cache_steps = 2.0;
+  const auto missed = [&](double tokens) {
+    run.found = {0.5, tokens, 2.0};
+    EXPECT_NEAR(BusSeconds(machine, subject, run),
+                400e3 / 1e10 * (1.0 - FoundShare(subject.selection, run)), 1e-15);
+    return 1.0 - FoundShare(subject.selection, run);
+  };
+  const double assumed = (1.0 - 0.592) / 4.0;
+  EXPECT_NEAR(missed(0.0), assumed, 1e-12);
+  EXPECT_LT(missed(8.0), assumed + 0.035 * (0.5 - assumed));  // a few tell little
+  EXPECT_NEAR(missed(256.0), (assumed + 0.5) / 2.0, 1e-12);
+  EXPECT_NEAR(missed(1e6), 0.5, 1e-3);
+}
+
+TEST(SelectionCost, WhatWasFoundIsOfACacheOfItsSize) {
+  const FoundBefore found = {0.9, 1000.0, 8.0};
+  EXPECT_TRUE(IsOfCache(found, 8.0));
+  EXPECT_TRUE(IsOfCache(found, 9.4));
+  EXPECT_TRUE(IsOfCache(found, 6.8));
+  EXPECT_FALSE(IsOfCache(found, 9.6));
+  EXPECT_FALSE(IsOfCache(found, 6.6));
+  EXPECT_FALSE(IsOfCache({0.9, 0.0, 8.0}, 8.0));
 }
 
 // Of a prompt's lists each key crosses the bus once a chunk, and not at all if the chunk before

@@ -344,14 +344,12 @@ class Simulation {
     const double far = of_chosen.always + of_chosen.chosen;
     const double sequences = Sequences();
     const KeySelection& selection = subject_.selection;
-    // What a step chooses anew is not in the page cache; what it reads again is.
-    const double kept = run_.page_cache_steps < 1.0 ? 1.0 : selection.refresh;
     const KeysAway of_disk = ChosenOnDisk(selection, run_, {keys, chosen, sequences});
     const double on_disk = of_disk.always + of_disk.chosen;
     const double away =  // seconds
         shape_.kv_heads * HeadBytes(subject_) / InPlaceRate(machine_) *
         ((machine_.own_memory ? on_disk : 0.0) +
-         std::max(far - on_disk, 0.0) * (1.0 - FoundShare(run_.page_cache_steps)) / kept);
+         std::max(far - on_disk, 0.0) * (1.0 - FoundShare(selection, run_)));
     const double scored =
         (keys * selection.key_bytes / selection.choices + sequences * selection.survivor_bytes) *
         shape_.kv_heads / selection.refresh;
@@ -359,8 +357,9 @@ class Simulation {
     const double on_bus = scored_away / KeyRate(machine_, selection);
     Busy(CostLane::kHostToDevice) += on_bus + away;
     if (scored > 0.0) {
-      Device(&time_.attention, std::max(on_bus, (scored - scored_away) / machine_.device_read) +
-                                   ChoiceLaunchSeconds(machine_) / selection.refresh);
+      Device(&time_.attention,
+             std::max(on_bus, (scored - scored_away) / KeyChoiceRate(machine_, selection, 1.0)) +
+                 ChoiceLaunchSeconds(machine_) / selection.refresh);
     } else {
       Device(&time_.attention,
              sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);

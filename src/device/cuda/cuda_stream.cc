@@ -179,8 +179,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaShared> shared, Lane lane)
   int least = 0, greatest = 0;
   Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities of streams");
   const int priority = lane == Lane::kRanks ? greatest : least;
-  Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority),
-        "making a stream");
+  Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "making a stream");
 }
 
 CudaStream::~CudaStream() {

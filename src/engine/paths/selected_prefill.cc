@@ -182,7 +182,7 @@ void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
   attend.lse_stride = states.lse_stride;
   attend.scratch = select.scratch;
   store.LetLinesGo();
-  attend.cache = store.block_cache();
+  attend.cache = store.block_cache(kv::PageCache::Readers::kPrompts);
   Kernels& kernels = context_.kernels;
   const int group = context_.shape.group();
   const float scale = parts_.board.Params(0).scale;

@@ -337,7 +337,7 @@ AttendBlocksItem SelectionPath::AttendTo(int layer, const Choice& choice,
           .lse_part_stride = states.lse_part_stride,
           .scratch = select.scratch,
           .rest = rest,
-          .cache = context_.store.reads().block_cache()};
+          .cache = context_.store.reads().block_cache(kv::PageCache::Readers::kDecode)};
 }
 
 // Chooses and attends for all heads of the layer at once: their states come first.
@@ -387,6 +387,10 @@ void SelectionPath::BeginLayer(int layer) {
                          scale, selects_);
   }
   if (!attends_.empty()) {
+    // By the first layer of the step that chooses.
+    if (first_[static_cast<size_t>(layer)] == 0) {
+      context_.store.reads().CountCachedTokens(std::ssize(attends_));
+    }
     kernels.AttendBlocks(context_.compute, context_.format, policy_.summary, context_.shape.group(),
                          scale, attends_);
   }

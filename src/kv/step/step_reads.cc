@@ -146,8 +146,12 @@ KeyRun StepReads::KeysInPlace(const SlabRead& read) const {
   return keys;
 }
 
-BlockCache StepReads::block_cache() const {
-  return cache_.page_cache == nullptr ? BlockCache{} : cache_.page_cache->view();
+BlockCache StepReads::block_cache(PageCache::Readers readers) const {
+  return cache_.page_cache == nullptr ? BlockCache{} : cache_.page_cache->view(readers);
+}
+
+void StepReads::CountCachedTokens(int64_t tokens) {
+  if (cache_.page_cache != nullptr) cache_.page_cache->CountTokens(tokens);
 }
 
 void StepReads::LetLinesGo() {

@@ -15,6 +15,7 @@
 #include "kv/pages/page_table.h"
 #include "kv/step/step_types.h"
 #include "kv/tiers/listed_pages.h"
+#include "kv/tiers/page_cache.h"
 
 namespace headway::kv {
 
@@ -45,8 +46,9 @@ class StepReads {
   // Its keys, those of all heads of the group.
   KeyRun KeysInPlace(const SlabRead& read) const;
   // What kernels that read them may keep blocks of host slabs in; without lines where there is
-  // none.
-  BlockCache block_cache() const;
+  // none. A decode step says for how many tokens it does that.
+  BlockCache block_cache(PageCache::Readers readers) const;
+  void CountCachedTokens(int64_t tokens);
   // What that holds of the step's reads so far may give way to its later ones. A decode step has
   // room for all layers' reads; a chunk of a prompt may have more reads than there are lines.
   void LetLinesGo();

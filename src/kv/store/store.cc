@@ -90,10 +90,9 @@ TierUsage Store::Usage(Tier tier) const {
   return usage;
 }
 
-std::array<int64_t, BlockCache::kReads> Store::PageCacheReads() const {
+PageCache::Reads Store::PageCacheReads() const {
   const Cache& cache = *impl_->cache;
-  if (cache.page_cache == nullptr) return {};
-  return cache.page_cache->Reads(*cache.compute);
+  return cache.page_cache == nullptr ? PageCache::Reads{} : cache.page_cache->Count(*cache.compute);
 }
 
 ListedPages::Reads Store::DiskPageReads() const {

@@ -122,9 +122,9 @@ class Store {
 
   int64_t Bytes(Tier tier) const;  // TierUsage::bytes, which every step may ask for
   TierUsage Usage(Tier tier) const;
-  // Blocks of host slabs that steps have read in place so far, by BlockCache::Read, where there is
-  // a page cache; waits for the compute lane.
-  std::array<int64_t, BlockCache::kReads> PageCacheReads() const;
+  // Blocks of host slabs that steps have read in place so far, where there is a page cache; waits
+  // for the compute lane.
+  PageCache::Reads PageCacheReads() const;
   // Single pages of slabs on disk that steps have read so far.
   ListedPages::Reads DiskPageReads() const;
   const CacheFormat& format() const;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLine = 256;
 constexpr int64_t kCountBytes = int64_t{BlockCache::kReads} * sizeof(uint64_t);
-static_assert(kCountBytes <= kLine);
+static_assert(2 * kCountBytes <= kLine);
 
 int64_t SetBytes(int64_t line_bytes) {
   return BlockCache::kWays * (line_bytes + int64_t{sizeof(uint64_t)});
@@ -36,7 +36,7 @@ Result<std::unique_ptr<PageCache>> PageCache::Create(const CacheFormat& format, 
   Result<std::unique_ptr<Buffer>> memory =
       device->Allocate(*budget, static_cast<size_t>(PageCacheBytes(line, sets)), "KV page cache");
   if (!memory.ok()) return memory.status();
-  std::unique_ptr<PageCache> made(new PageCache(std::move(*memory)));
+  std::unique_ptr<PageCache> made(new PageCache(std::move(*memory), line));
   BlockCache& view = made->view_;
   view.sets = static_cast<uint32_t>(sets);
   view.entries = reinterpret_cast<uint64_t*>(made->memory_->data());
@@ -46,11 +46,25 @@ Result<std::unique_ptr<PageCache>> PageCache::Create(const CacheFormat& format, 
   return made;
 }
 
-std::array<int64_t, BlockCache::kReads> PageCache::Reads(Stream& compute) const {
-  std::array<int64_t, BlockCache::kReads> reads = {};
-  compute.Copy(reinterpret_cast<std::byte*>(reads.data()),
-               reinterpret_cast<const std::byte*>(view_.reads), kCountBytes);
-  return compute.Synchronize().ok() ? reads : std::array<int64_t, BlockCache::kReads>{};
+BlockCache PageCache::view(Readers readers) const {
+  BlockCache view = view_;
+  if (readers == Readers::kPrompts) view.reads += BlockCache::kReads;
+  return view;
+}
+
+PageCache::Reads PageCache::Count(Stream& compute) const {
+  std::array<int64_t, 2 * BlockCache::kReads> counts = {};
+  compute.Copy(reinterpret_cast<std::byte*>(counts.data()),
+               reinterpret_cast<const std::byte*>(view_.reads), 2 * kCountBytes);
+  if (!compute.Synchronize().ok()) return {};
+  Reads reads;
+  reads.tokens = tokens_;
+  std::copy_n(counts.begin(), BlockCache::kReads, reads.decode.begin());
+  std::copy_n(counts.begin() + BlockCache::kReads, BlockCache::kReads, reads.prompts.begin());
+  for (const auto& of : {reads.decode, reads.prompts}) {
+    reads.bytes += line_bytes_ * (of[BlockCache::kBrought] + of[BlockCache::kPassed]);
+  }
+  return reads;
 }
 
 }  // namespace headway::kv

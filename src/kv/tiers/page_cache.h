@@ -22,6 +22,16 @@ int64_t PageCacheBytes(int64_t line_bytes, int64_t sets);
 
 class PageCache {
  public:
+  // What reads its lines: decode steps, or chunks of prompts, many lists of which share a read.
+  enum class Readers { kDecode, kPrompts };
+  // Blocks read so far, by BlockCache::Read, the tokens for which decode steps read, and the bytes
+  // of the blocks that were brought or read where they lie.
+  struct Reads {
+    std::array<int64_t, BlockCache::kReads> decode = {}, prompts = {};
+    int64_t tokens = 0;
+    int64_t bytes = 0;
+  };
+
   // Of at most `bytes`; null where these hold no set of lines. All outlive the cache.
   static Result<std::unique_ptr<PageCache>> Create(const CacheFormat& format, int64_t bytes,
                                                    Device* device, Budget* budget);
@@ -29,15 +39,19 @@ class PageCache {
   // Kernels that read lines are enqueued: the lines may give way to what later ones read. Those
   // that these read stay until the next time.
   void LetLinesGo() { ++view_.step; }
-  const BlockCache& view() const { return view_; }
-  // Blocks read so far, by BlockCache::Read; `compute` is waited for.
-  std::array<int64_t, BlockCache::kReads> Reads(Stream& compute) const;
+  BlockCache view(Readers readers) const;
+  // A decode step reads for so many tokens.
+  void CountTokens(int64_t tokens) { tokens_ += tokens; }
+  Reads Count(Stream& compute) const;  // which is waited for
 
  private:
-  explicit PageCache(std::unique_ptr<Buffer> memory) : memory_(std::move(memory)) {}
+  PageCache(std::unique_ptr<Buffer> memory, int64_t line_bytes)
+      : memory_(std::move(memory)), line_bytes_(line_bytes) {}
 
   const std::unique_ptr<Buffer> memory_;  // entries, lines, counts
-  BlockCache view_;
+  const int64_t line_bytes_;
+  BlockCache view_;  // whose counts are those of decode; those of prompts lie behind them
+  int64_t tokens_ = 0;
 };
 
 }  // namespace headway::kv

@@ -137,7 +137,7 @@ TEST(PeerGroupTest, SumsAreInTheOrderOfTheRanks) {
 }
 
 // No wait of the host between: a rank may be a call ahead of another, in either buffer of mail, and
-// calls of all kinds follow one another, some of them on another stream. The first rank has ones
+// calls of all kinds follow one another. The first rank has ones
 // and the others zeros: after a sum all have ones, after the next one as many as there are ranks,
 // and so on.
 TEST(PeerGroupTest, CallsFollowOneAnother) {
@@ -158,9 +158,7 @@ TEST(PeerGroupTest, CallsFollowOneAnother) {
           Delay(&random);
           communicator.AllReduceSum(*mine.stream, mine.floats(), kFew);
           communicator.Broadcast(*mine.stream, mine.buffer->data(), 37, round % kRanks);
-          if (round % 2 == 0) {
-            mine.Aside([&](Stream& s) { communicator.AllReduceSum(s, mine.floats(), kMany); });
-          }
+          if (round % 2 == 0) communicator.AllReduceSum(*mine.stream, mine.floats(), kMany);
           if (round % 3 == 0) communicator.Barrier(*mine.stream);
           if (round > 0) few *= kRanks;
           if (round % 2 == 0) few *= kRanks;
@@ -178,6 +176,41 @@ TEST(PeerGroupTest, CallsFollowOneAnother) {
     });
     EXPECT_TRUE(status.ok()) << status.message();
   }
+}
+
+// Sums on a stream of their own, between calls on the other one; each rank has a GPU, where streams
+// of one rank do not wait behind those of another.
+TEST(PeerGroupTest, CallsOfTwoStreamsFollowOneAnother) {
+  constexpr int kRanks = 2, kRounds = 12;
+  constexpr size_t kFew = 5000, kMany = 400'000;
+  if (*CountCudaDevices() < kRanks) GTEST_SKIP() << "takes two GPUs";
+  const std::unique_ptr<PeerGroup> group = NewGroup(kRanks);
+  const auto own = NewRanks(kRanks, kMany * sizeof(float));
+  const Status status = group->Run([&](int rank) {
+    const Rank& mine = *own[static_cast<size_t>(rank)];
+    Communicator& communicator = group->communicator(rank);
+    Random random(static_cast<uint64_t>(rank) + 10);
+    const std::vector<float> begin(kMany, rank == 0 ? 1.0f : 0.0f);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      mine.Give(begin.data(), kMany * sizeof(float));
+      float few = 1.0f, many = 1.0f;
+      for (int round = 0; round < kRounds; ++round) {
+        Delay(&random);
+        mine.Aside([&](Stream& s) { communicator.AllReduceSum(s, mine.floats(), kMany); });
+        communicator.AllReduceSum(*mine.stream, mine.floats(), kFew);
+        if (round > 0) many *= kRanks;
+        few *= round > 0 ? kRanks * kRanks : kRanks;
+      }
+      std::vector<float> values(kMany, -1.0f);
+      if (const Status s = mine.Take(values.data(), kMany * sizeof(float)); !s.ok()) return s;
+      if (values[0] != few || values[kFew - 1] != few || values[kFew] != many ||
+          values[kMany - 1] != many) {
+        return Status(StatusCode::kInternal, "other sums");
+      }
+    }
+    return OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
 }
 
 TEST(PeerGroupTest, ColumnsAreGathered) {
