@@ -77,6 +77,8 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   if (rank == 0) return own;
   // One warning is enough.
   if (own.target.device == settings.target.device) own.memory.gpu.reset();
+  // How long its kernels attend is asked of it beside the first one's.
+  own.time_kernels = own.time_kernels || own.trace.has_value();
   own.trace.reset();
   return own;
 }
