@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/test_dir.h"
+#include "base/types.h"
 #include "support/api.h"
 
 namespace headway {
@@ -144,11 +145,12 @@ TEST_F(Uneven, ContextsGoOnWithPlainPages) {
       EXPECT_TRUE((*context)->Generate(requests, {}).ok());
       return made.ok() ? std::move(*made) : std::vector<Generation>(3);
     };
-    EngineOptions plain = Lossless();
-    plain.kv_encoding = "none";
+    EngineOptions options = Lossless();
+    options.page_slots = kDefaultPageSlots;  // as plain pages have
     std::vector<std::string> expected_text, text;
-    const std::vector<Generation> expected = run(plain, &expected_text);
-    const std::vector<Generation> got = run(Lossless(), &text);
+    const std::vector<Generation> got = run(options, &text);
+    options.kv_encoding = "none";
+    const std::vector<Generation> expected = run(options, &expected_text);
     EXPECT_EQ(text, expected_text) << prompt;
     int64_t notices = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -164,7 +166,6 @@ TEST_F(Uneven, WithoutMemoryForPlainPagesThatIsSaid) {
   options.host_memory = 0;
   options.chunk = 128;
   options.segment = 512;
-  options.page_slots = 128;  // smaller ones are padded to the size of plain ones
   const Workload workload{{6000}};
   options.kv_memory = Open(dir_.path(), options)->Plan(workload)->smallest_kv_memory;
   std::unique_ptr<Engine> engine = Open(dir_.path(), options);

@@ -157,6 +157,7 @@ TEST_F(SharedSession, PagesMayLieOnDisk) {
       SCOPED_TRACE(std::string(encoding) + " to " + std::to_string(opened));
       EngineOptions saving = OnRanks(2), opening = OnRanks(opened);
       saving.kv_encoding = opening.kv_encoding = encoding;
+      saving.page_slots = opening.page_slots = 64;  // kSaved is no multiple of larger ones
       opening.placement = "disk-only";
       ExpectGoesOn(kDemo, saving, opening);
     }

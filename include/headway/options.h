@@ -59,8 +59,9 @@ struct EngineOptions {
   int64_t chunk = 0;            // tokens of a prefill step
   int head_group = 0;           // KV heads moved together
   int64_t segment = 0;          // tokens of a slab
-  int page_slots = 64;          // token slots of a page
-  int staging_slabs = 0;        // buffers that streamed slabs pass through; 0: auto
+  // Token slots of a page. 0: 64; of lossless pages as many as padding needs to leave their gain.
+  int page_slots = 0;
+  int staging_slabs = 0;  // buffers that streamed slabs pass through; 0: auto
   // Where parts of the cache go: auto, first-fit (the fastest memory with room), lru, recent (the
   // last tokens and the first few stay on the device, older ones make room), host-only, disk-only.
   // auto: recent where keys are chosen, else first-fit.

@@ -145,20 +145,20 @@ def train_phase(model, optimizers, args, length, batch, tokens, task_share, rate
         print(f"{length}: {evaluate(model, args.corpus, length, device)}", flush=True)
 
 
-def export(model, args):
+def export(model, corpus, out, longest):
     """As models/demo: bf16 weights, the corpus's tokenizer, the demo model's chat template."""
-    args.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     model.generation_config.do_sample = False
-    model.to(torch.bfloat16).save_pretrained(args.out)
-    shutil.copy(args.corpus / "tokenizer.json", args.out)
+    model.to(torch.bfloat16).save_pretrained(out)
+    shutil.copy(corpus / "tokenizer.json", out)
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        shutil.copy(DEMO / name, args.out)
-    config = json.loads((args.out / "tokenizer_config.json").read_text())
-    tokenizer = Tokenizer.from_file(str(args.corpus / "tokenizer.json"))
-    config["model_max_length"] = args.long_length
+        shutil.copy(DEMO / name, out)
+    config = json.loads((out / "tokenizer_config.json").read_text())
+    tokenizer = Tokenizer.from_file(str(corpus / "tokenizer.json"))
+    config["model_max_length"] = longest
     config["added_tokens_decoder"] = {str(tokenizer.token_to_id(token["content"])): token
                                       for token in config["added_tokens_decoder"].values()}
-    (args.out / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
+    (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
 
 
 def main():
@@ -190,7 +190,7 @@ def main():
                 (LEARNING_RATE, 0.3 * LEARNING_RATE), 100, args.seed)
     train_phase(model, optimizers, args, args.long_length, max(1, args.batch // 8), args.long_tokens, 0.5,
                 (0.3 * LEARNING_RATE, 0.01 * LEARNING_RATE), 20, args.seed + 1)
-    export(model, args)
+    export(model, args.corpus, args.out, args.long_length)
 
 
 if __name__ == "__main__":

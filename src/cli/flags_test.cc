@@ -194,7 +194,7 @@ TEST(Flags, LeaveTheDefaultsOfTheEngine) {
   EXPECT_EQ(flags.model.model, "m");
   EXPECT_EQ(flags.model.engine.kv_memory, kNoLimit);
   EXPECT_EQ(flags.model.engine.disk_memory, 0);
-  EXPECT_EQ(flags.model.engine.page_slots, 64);
+  EXPECT_EQ(flags.model.engine.page_slots, 0);
   EXPECT_EQ(flags.sampling.options.temperature, 0.0);
   EXPECT_TRUE(flags.sampling.stop.empty());
   EXPECT_FALSE(flags.output.json);

@@ -125,8 +125,8 @@ void AddCutFlags(CLI::App& app, EngineOptions& engine) {
           "KV heads that move together; auto: the most that leave half of the fast tier to pages");
   AddAuto(app, more, "--segment", &engine.segment, kMaxCount,
           "tokens that move together; auto: the planner's choice");
-  AddNumber(app, more, "--page,--block-size", &engine.page_slots, {1, 4096}, "tokens of a page")
-      ->default_str(std::to_string(engine.page_slots));
+  AddAuto(app, more, "--page,--block-size", &engine.page_slots, 4096,
+          "tokens of a page; auto: 64, and with --kv-encoding lossless more where heads are small");
 }
 
 // The paths beside streaming.

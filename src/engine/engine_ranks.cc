@@ -12,6 +12,7 @@
 #include "engine/head_assignment.h"
 #include "engine/open.h"
 #include "engine/orders.h"
+#include "engine/page_size.h"
 #include "engine/processes.h"
 #include "engine/ranks.h"
 #include "engine/report.h"
@@ -69,6 +70,7 @@ Status Engine::Impl::Assign(const ModelConfig& config, const std::string& folder
 Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   const Result<ModelConfig> config = ReadConfig(env, folder, all);
   if (!config.ok()) return config.status();
+  FitPages(config->shape, &settings);
   if (all.ranks == 1) {
     if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
     if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
@@ -90,6 +92,7 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   for (int rank = 1; processes == nullptr && rank < all.ranks; ++rank) {
     Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
     other.settings.eviction = settings.eviction;
+    FitPages(config->shape, &other.settings);
     other.heads = assignment->Of(rank);
     if (Status s = other.OpenBackend(); !s.ok()) return s;
     other.machine = machine;

@@ -16,6 +16,7 @@
 #include "engine/head_pattern.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
+#include "engine/page_size.h"
 #include "engine/ranks.h"
 #include "engine/report.h"
 #include "engine/settings.h"
@@ -184,6 +185,7 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   if (!described.ok()) return described.status();
   planning.model = std::move(*described);
   if (Status s = LoadShares(env, planning.model.config, &planning.settings); !s.ok()) return s;
+  FitPages(planning.model.config.shape, &planning.settings);
   if (Status s = DescribeDraft(env, &planning); !s.ok()) return s;
   if (planning.settings.ranks > 1) {
     planning.assignment = AssignHeads(planning.model.config.shape, planning.settings);

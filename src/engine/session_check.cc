@@ -79,15 +79,16 @@ Status CheckSession(const kv::Manifest& saved, const Settings& settings, const M
                     format.page.head_dim == config.shape.head_dim &&
                     format.page.dtype == config.shape.dtype && saved.keys_rotated;
   if (!fits) return OtherModel(session, "another cache");
-  if (format.page.page_slots != settings.cut.page_slots) {
-    const std::string slots = std::to_string(format.page.page_slots);
-    return Wrong({"session " + session.path + " has pages of " + slots + " slots; use ",
-                  Option::kPage, " " + slots + " or another ", Option::kSession, " file"});
-  }
+  // The encoding first: without a page of the user's, that follows from it.
   if (format.page.encoding != encoding) {
     const std::string name = EncodingName(format.page.encoding);
     return Wrong({"session " + session.path + " keeps its cache in KV encoding " + name + "; use ",
                   Option::kKvEncoding, " " + name + " or another ", Option::kSession, " file"});
+  }
+  if (format.page.page_slots != settings.cut.page_slots) {
+    const std::string slots = std::to_string(format.page.page_slots);
+    return Wrong({"session " + session.path + " has pages of " + slots + " slots; use ",
+                  Option::kPage, " " + slots + " or another ", Option::kSession, " file"});
   }
   if (settings.policy != Policy::kAuto) {
     return Wrong({"session " + session.path + " fixes how the cache is cut; continue it without ",

@@ -198,7 +198,10 @@ int64_t Settings::DiskLimit() const {
   return session.has_value() && memory.disk == 0 ? kNoLimit : memory.disk;
 }
 
-Result<Settings> ReadSettings(const EngineOptions& options) {
+Result<Settings> ReadSettings(const EngineOptions& given) {
+  EngineOptions options = given;
+  const bool page_fixed = options.page_slots != 0;
+  if (!page_fixed) options.page_slots = kDefaultPageSlots;
   Settings settings;
   if (Status s = ReadPolicies(options, &settings); !s.ok()) return s;
   if (options.threads < 0 || options.threads > 1024) return Wrong({"threads must be 0 to 1024"});
@@ -215,9 +218,12 @@ Result<Settings> ReadSettings(const EngineOptions& options) {
   if (options.page_slots < 1 || options.page_slots > 4096) {
     return Wrong({"a page has 1 to 4096 slots"});
   }
-  settings.cut = {Unless<int64_t>(options.chunk, 0), Unless(options.head_group, 0),
-                  Unless<int64_t>(options.segment, 0), Unless(options.staging_slabs, 0),
-                  options.page_slots};
+  settings.cut = {Unless<int64_t>(options.chunk, 0),
+                  Unless(options.head_group, 0),
+                  Unless<int64_t>(options.segment, 0),
+                  Unless(options.staging_slabs, 0),
+                  options.page_slots,
+                  page_fixed};
   Result<PageEncoding> encoding = ReadEncoding(options.kv_encoding);
   if (!encoding.ok()) return encoding.status();
   settings.encoding = *encoding;

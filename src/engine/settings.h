@@ -49,6 +49,7 @@ struct CutSettings {
   std::optional<int64_t> segment;
   std::optional<int> staging_slabs;
   int page_slots = kDefaultPageSlots;
+  bool page_fixed = true;  // else FitPages may change page_slots
 };
 
 // How closed pages are stored: as codes, or in a dtype, which must be the cache's.
@@ -134,7 +135,7 @@ struct Settings {
 };
 
 // The one place where options are read and checked. kInvalidArgument for what makes no sense.
-Result<Settings> ReadSettings(const EngineOptions& options);
+Result<Settings> ReadSettings(const EngineOptions& given);
 
 }  // namespace headway
 

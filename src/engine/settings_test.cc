@@ -67,7 +67,7 @@ TEST(Settings, SelectionIsRead) {
   options.sparse_levels = 2;
   policy = ReadSettings(options)->selection;
   EXPECT_TRUE(policy.searches_pages());
-  EXPECT_EQ(policy.search_run(), options.page_slots / 16);
+  EXPECT_EQ(policy.search_run(), kDefaultPageSlots / 16);
   EXPECT_EQ(policy.CandidatesAt(1 << 20), 8 * 2048);
   options.sparse_levels = 1;
   options.selector = "quest";
@@ -166,7 +166,7 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   EXPECT_NE(wrong([&](EngineOptions& o) { levels(o), o.selector = "oracle"; }).find("need pages"),
             std::string::npos);
   EXPECT_NE(wrong([&](EngineOptions& o) {
-              levels(o), o.sparse_block = o.page_slots;
+              levels(o), o.sparse_block = kDefaultPageSlots;
             }).find("smaller than pages"),
             std::string::npos);
   EXPECT_NE(wrong([&](EngineOptions& o) { levels(o), o.sparse_epsilon = 0.1; }).find("one look"),
@@ -347,7 +347,7 @@ TEST(Settings, TheDiskIsWhereTheUserSays) {
 TEST(Settings, WhatMakesNoSenseIsRefused) {
   EXPECT_NE(Wrong([](EngineOptions& o) { o.threads = -1; }), "");
   EXPECT_NE(Wrong([](EngineOptions& o) { o.threads = 1025; }), "");
-  EXPECT_NE(Wrong([](EngineOptions& o) { o.page_slots = 0; }), "");
+  EXPECT_NE(Wrong([](EngineOptions& o) { o.page_slots = -1; }), "");
   EXPECT_NE(Wrong([](EngineOptions& o) { o.page_slots = 4097; }), "");
   EXPECT_NE(Wrong([](EngineOptions& o) { o.policy = "random"; }), "");
   EXPECT_NE(Wrong([](EngineOptions& o) { o.placement = "sideways"; }), "");
