@@ -164,11 +164,20 @@ struct ChunkStage {
 };
 inline constexpr int kChunkStages = 2;
 
+// Where keys count whose rotation is undone: so many positions before the position 0 they are
+// rotated to (Lee et al., "InfiniteHiP", appendices B and D; selection::PositionsBack).
+enum class KeyPositions : uint8_t {
+  kOne,     // none: all at 0
+  kChunks,  // chunk-indexed: as many as there are chunks of the stage from a key's own to the last
+  kBranches,  // relative: 1 the first one of the two that a halving compares, the second one none
+};
+
 // The rotation of keys, which is undone before they are scored (selection::AngleAt the positions of
 // their segments); with a rotary_dim of 0 they are scored as they lie.
 struct KeyRotation {
   const float* inv_freq = nullptr;  // [rotary_dim / 2], as BlockMove has them
   int rotary_dim = 0;
+  KeyPositions positions = KeyPositions::kOne;
 };
 
 // A bound of what lists leave out (selection_bound.h): of the attention of each query head a share
