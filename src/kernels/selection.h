@@ -244,11 +244,9 @@ struct SelectionBudget {
     const int64_t all = CeilDiv(far_end - far_begin, stage.blocks);
     return stage.kept < all ? stage.kept : all;
   }
-  // The most chunks of a head that a stage scores, those of the last one being single blocks, and
-  // all that survive.
-  int64_t StageEntries() const {
+  // The most chunks of a head that a stage scores, those of the last one being single blocks.
+  int64_t MostChunks() const {
     int64_t most = 0;
-    int64_t surviving = 0;
     int64_t before = 1;                    // chunks that survived the stage before
     int64_t parent = far_end - far_begin;  // blocks of one
     const auto score = [&](int64_t blocks) {
@@ -262,10 +260,15 @@ struct SelectionBudget {
       score(stage.blocks);
       before = Survivors(stage);
       parent = stage.blocks;
-      surviving += before;
     }
     score(1);
-    return most + surviving;
+    return most;
+  }
+  // These, and all that survive.
+  int64_t StageEntries() const {
+    int64_t entries = MostChunks();
+    for (const ChunkStage& stage : stages) entries += Survivors(stage);
+    return entries;
   }
   // The most blocks that a head may list.
   int64_t Capacity(int64_t blocks, int heads) const {
