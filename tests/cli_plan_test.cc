@@ -100,6 +100,23 @@ TEST_F(Cli, PlansForAGpuThatIsNotHere) {
   EXPECT_LT(slow["prediction"]["decode"]["tokens_per_second"].get<double>(), 1.6);
 }
 
+TEST_F(Cli, PlansSayWhereKeysCountThatAreScored) {
+  const auto planned = [&](const Args& more) {
+    Args args = {"--machine", "h200", "--policy", "infinitehip", "--reach", "on"};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunJson(PlanFor(args));
+  };
+  const auto reason = [](const Json& json) { return json["reasons"].dump(); };
+  const Json published = planned({});
+  EXPECT_EQ(published["selection"]["hip_positions"], "published");
+  EXPECT_THAT(reason(published), HasSubstr("positions of their chunks in the first three layers"));
+  const Json one = planned({"--hip-positions", "one"});
+  EXPECT_EQ(one["selection"]["hip_positions"], "one");
+  EXPECT_THAT(reason(one), HasSubstr("chosen at one distance"));
+  ExpectFailure(PlanFor({"--sparse", "--hip-positions", "chunk"}), 1,
+                "--hip-positions: only infinitehip scores keys at positions");
+}
+
 // Ranks wait for each other's sums, longer where these cross a network; each of four GPUs is faster
 // than one, but not four times.
 TEST_F(Cli, PlansForRanksOfSeveralMachines) {

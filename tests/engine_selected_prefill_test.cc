@@ -15,6 +15,7 @@
 
 #include "support/forwarding_kernels.h"
 #include "support/grid.h"
+#include "support/selection_policies.h"
 #include "support/step_harness.h"
 
 namespace headway::testing {
@@ -126,14 +127,10 @@ HarnessConfig Selecting(int64_t keys, int64_t distance = 0) {
   return config;
 }
 
-// The same by keys that stand for chunks; the outer layers, which are all of the tiny model's,
-// choose more.
+// The same by keys that stand for chunks.
 HarnessConfig InStages(int64_t keys, int64_t distance) {
-  HarnessConfig config = Selecting(keys, distance);
-  config.selection.summary.kind = SummaryKind::kStages;
-  config.selection.share = BudgetShare::kHead;
-  config.selection.stages = {{{64, 128}, {16, 64}}};
-  config.selection.outer_keys = keys + 8;
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = StagedInPrompts(keys, distance);
   return config;
 }
 
@@ -399,22 +396,6 @@ TEST_P(SelectedPrefill, MovedBlocksAreAShorterText) {
   ExpectMovedBlocksToBeAShorterText(TinyNeoXConfig(GetParam(), true));
 }
 
-// What choices of prompts and of decode were asked for.
-class SeesStages : public ForwardingKernels {
- public:
-  SeesStages(std::unique_ptr<Kernels> inner, std::vector<SelectItem>* seen)
-      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
-
-  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
-                    int group, float scale, std::span<const SelectItem> items) override {
-    seen_.insert(seen_.end(), items.begin(), items.end());
-    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
-  }
-
- private:
-  std::vector<SelectItem>& seen_;
-};
-
 // Of each list, blocks that are recent stay where they are, and all others come to one place.
 class SeesMoves : public ForwardingKernels {
  public:
@@ -457,32 +438,6 @@ TEST_P(SelectedPrefill, FarBlocksMayComeToOnePlace) {
   };
   EXPECT_NE(RunTokens(*model, config, tokens, 10).back(), consecutive.back());
   EXPECT_GT(far, 0);
-}
-
-// Keys that are read to choose are without their rotation where queries are turned.
-TEST_P(SelectedPrefill, StagesUndoTheRotationOfKeysBeyondTheWindow) {
-  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  const std::vector<TokenId> tokens = RandomTokens(330, 96, 27);
-  for (const int64_t distance : {0, 40}) {
-    std::vector<SelectItem> seen;
-    HarnessConfig config = InStages(40, distance);
-    config.wrap_kernels = [&seen](std::unique_ptr<Kernels> kernels) {
-      return std::make_unique<SeesStages>(std::move(kernels), &seen);
-    };
-    RunTokens(*model, config, tokens, 5);
-    int64_t prompts = 0;
-    for (const SelectItem& item : seen) {
-      prompts += item.rows > 1 ? 1 : 0;
-      EXPECT_EQ(item.rotated.rotary_dim, distance > 0 ? model->rotary_dim() : 0);
-      EXPECT_EQ(item.turn.rotary_dim, item.rotated.rotary_dim);
-      EXPECT_EQ(item.budget.stages[0].blocks, 8);
-      EXPECT_FALSE(item.looks_twice());
-      if (!item.budget.chooses()) continue;
-      EXPECT_EQ(item.budget.far_blocks, 6) << "of an outer layer";
-    }
-    EXPECT_GE(prompts, 2 * model->shape().layers);
-    EXPECT_GT(std::ssize(seen), prompts);
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SelectedPrefill, ::testing::Values(DType::kF32, DType::kBF16),

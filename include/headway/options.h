@@ -131,6 +131,12 @@ struct EngineOptions {
   // multiple of the next one, and the last of sparse_refresh. Empty: a choice runs all stages.
   std::string hip_refresh;
   int64_t hip_outer_keys = 4096;
+  // Beyond the trained window, where keys count while infinitehip scores them, behind which a query
+  // is as far as sparse_recent keys. "chunk": those of a chunk at one position, chunk by chunk as a
+  // stage has them; "relative": the two that are compared one behind the other, wherever they lie;
+  // "published": chunk in the first three layers, relative in the others (Lee et al., appendix D);
+  // "one": all keys at one distance, as `pages` has them.
+  std::string hip_positions = "published";
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.
   int sparse_looks = 1;

@@ -74,7 +74,8 @@ struct SelectionReport {
   int search = 0;
   bool reach = false;                            // beyond the trained window
   std::string reach_positions = "streamingllm";  // where far keys count there
-  int64_t from = 0;                              // sequences of up to so many tokens are read whole
+  std::string hip_positions;  // and while infinitehip scores them, which alone has such positions
+  int64_t from = 0;           // sequences of up to so many tokens are read whole
   // Of the longest sequence, the share of its keys that is read at its end, at least with an
   // epsilon; 1: it is exact.
   double share = 1.0;

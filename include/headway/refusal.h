@@ -44,6 +44,7 @@ enum class Option {
   kSparseEpsilon,
   kSparseDenseEvery,
   kSparseDelta,
+  kHipPositions,
   kEvict,
   kEvictBudget,
   kEvictWindow,

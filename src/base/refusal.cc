@@ -40,6 +40,7 @@ constexpr Named kNames[] = {
     {Option::kSparseEpsilon, "sparse_epsilon"},
     {Option::kSparseDenseEvery, "sparse_dense_every"},
     {Option::kSparseDelta, "sparse_delta"},
+    {Option::kHipPositions, "hip_positions"},
     {Option::kEvict, "evict"},
     {Option::kEvictBudget, "evict_budget"},
     {Option::kEvictWindow, "evict_window"},

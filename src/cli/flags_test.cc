@@ -230,6 +230,8 @@ TEST(Flags, APolicyMayStandForOthers) {
   EXPECT_EQ(engine.hip_refresh, "16,8");
   EXPECT_EQ(engine.sparse_refresh, 4);
   EXPECT_TRUE(engine.sparse_prefill);
+  EXPECT_EQ(engine.hip_positions, "published");
+  EXPECT_EQ(read({"--policy", "infinitehip", "--hip-positions", "one"}).hip_positions, "one");
   engine = read({"--sparse-refresh", "8", "--hip-refresh", "32,16", "--policy", "infinitehip",
                  "--sparse-prefill=false"});
   EXPECT_EQ(engine.hip_refresh, "32,16");

@@ -178,6 +178,12 @@ void AddHipFlags(CLI::App& app, const std::string& sparse, EngineOptions& engine
       app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
       "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "
       "as many as others");
+  AddChoice(app, sparse, "--hip-positions", &engine.hip_positions,
+            {"published", "chunk", "relative", "one"},
+            "infinitehip beyond the trained window: where keys count while they are scored; chunk, "
+            "by the number of their chunk, relative, the two that are compared one behind the "
+            "other, published, chunk in the first three layers and relative in the others, one, "
+            "all at one distance");
 }
 
 // How many keys a head chooses.

@@ -39,6 +39,7 @@ constexpr Flag kFlags[] = {
     {Option::kSparseEpsilon, "--sparse-epsilon"},
     {Option::kSparseDenseEvery, "--sparse-dense-every"},
     {Option::kSparseDelta, "--sparse-delta"},
+    {Option::kHipPositions, "--hip-positions"},
     {Option::kEvict, "--evict"},
     {Option::kEvictBudget, "--evict-budget"},
     {Option::kEvictWindow, "--evict-window"},

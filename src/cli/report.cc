@@ -288,6 +288,7 @@ Json PlanJson(const PlanReport& plan) {
                          {"prompts", plan.selection->prompts},
                          {"reach", plan.selection->reach},
                          {"reach_positions", plan.selection->reach_positions},
+                         {"hip_positions", plan.selection->hip_positions},
                          {"from", plan.selection->from}};
   }
   if (plan.page_cache.has_value()) {

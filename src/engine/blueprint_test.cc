@@ -211,6 +211,42 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }
 
+// As far as chunks have a position each, these are within the window; 1,000 tokens have 125 blocks
+// of 8 keys.
+TEST(Blueprint, QueriesOfStagesAreBehindTheRecentKeys) {
+  const auto staged = [](int64_t window, KeyPositions first, KeyPositions others) {
+    Subject subject = Selecting(window);
+    kv::SelectionPolicy& policy = subject.settings.selection;
+    policy.summary = {SummaryKind::kStages, 8};
+    policy.share = BudgetShare::kHead;
+    policy.first_positions = first;
+    policy.positions = others;
+    policy.keys = 16;
+    policy.sink = 8;
+    return subject.OnCpu();
+  };
+  constexpr KeyPositions kOne = KeyPositions::kOne;
+  constexpr KeyPositions kChunks = KeyPositions::kChunks;
+  constexpr KeyPositions kBranches = KeyPositions::kBranches;
+  const auto distance = [&](KeyPositions first, KeyPositions others) {
+    const Result<Blueprint> blueprint = staged(800, first, others);
+    return blueprint->layout.executor.selection.distance;
+  };
+  EXPECT_EQ(distance(kOne, kOne), 200);
+  EXPECT_EQ(distance(kChunks, kBranches), 32);
+  EXPECT_EQ(distance(kBranches, kBranches), 32);
+  EXPECT_TRUE(staged(158, kChunks, kChunks).ok());
+  EXPECT_TRUE(staged(157, kBranches, kBranches).ok());
+  for (const KeyPositions others : {kChunks, kBranches}) {
+    const Result<Blueprint> blueprint = staged(157, kChunks, others);
+    ASSERT_FALSE(blueprint.ok());
+    EXPECT_EQ(blueprint.status().message(),
+              "hip_positions by chunk: a stage has up to 125 chunks, which with the recent keys do "
+              "not fit into the 157 tokens that this model was trained for; give longer chunks, or "
+              "relative, or one");
+  }
+}
+
 // There are summaries and room for lists; what is predicted are steps that read every key, at the
 // distances that the model has.
 TEST(Blueprint, StepsThatDraftLeavePlansExact) {

@@ -45,6 +45,7 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   }
   report.reach = policy.reaches();
   report.reach_positions = FarPositionsName(policy.far_positions);
+  report.hip_positions = HipPositionsName(policy);
   report.from = policy.from;
   report.share = length <= policy.from ? 1.0 : std::min(1.0, read / static_cast<double>(length));
   return report;
@@ -57,6 +58,28 @@ std::optional<PageCacheReport> PageCacheOf(const Blueprint& blueprint) {
   return PageCacheReport{
       plan.page_cache, plan.page_cache_steps, plan::FoundShare(blueprint.request.selection, run),
       static_cast<int64_t>(plan.found.tokens), static_cast<int64_t>(plan::kAssumedTokens)};
+}
+
+// Where keys count beyond the window.
+std::string ReachReason(const SelectionReport& selection) {
+  std::string reason = "beyond the window that the model was trained for: ";
+  reason +=
+      selection.reach_positions == "infllm"
+          ? "far keys are attended to as if they lay just before the recent ones, all together"
+          : "chosen keys are attended to as if they lay next to each other";
+  const std::string& positions = selection.hip_positions;
+  if (positions == "published") {
+    reason +=
+        ", and chosen at positions of their chunks in the first three layers, at relative "
+        "ones in the others";
+  } else if (positions == "chunk") {
+    reason += ", and chosen at positions of their chunks";
+  } else if (positions == "relative") {
+    reason += ", and chosen at relative positions";
+  } else if (positions == "one") {
+    reason += ", and chosen at one distance";
+  }
+  return reason;
 }
 
 // What steps make the drafts; empty where none do.
@@ -184,11 +207,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   const std::string drafts = DraftReason(blueprint);
   if (!drafts.empty()) report.reasons.push_back(drafts);
   if (report.selection.has_value() && report.selection->reach) {
-    report.reasons.push_back(
-        std::string("beyond the window that the model was trained for: ") +
-        (report.selection->reach_positions == "infllm"
-             ? "far keys are attended to as if they lay just before the recent ones, all together"
-             : "chosen keys are attended to as if they lay next to each other"));
+    report.reasons.push_back(ReachReason(*report.selection));
   }
   if (const SelfExtend& extend = blueprint.layout.executor.self_extend; extend.on()) {
     report.reasons.push_back(SelfExtendReason(extend));

@@ -41,6 +41,22 @@ int64_t ReachingChunk(const kv::SelectionPolicy& policy, const ModelConfig& conf
   return std::min(kSelectedChunk, config.max_position - listed);
 }
 
+// Chunks that count one by one behind the recent keys are within the window, too.
+Status CheckChunks(const kv::SelectionPolicy& policy, const ModelConfig& config, int64_t length) {
+  if (policy.first_positions != KeyPositions::kChunks &&
+      policy.positions != KeyPositions::kChunks) {
+    return OkStatus();
+  }
+  const int64_t chunks = BoundsOf(policy, length, config.shape.kv_heads).stage_chunks;
+  if (policy.distance + chunks < config.max_position) return OkStatus();
+  return Wrong({Option::kHipPositions,
+                " by chunk: a stage has up to " + std::to_string(chunks) +
+                    " chunks, which with the recent keys do not fit into the " +
+                    std::to_string(config.max_position) +
+                    " tokens that this model was trained for; give longer chunks, or relative, or "
+                    "one"});
+}
+
 // A policy that searches pages first where that is faster, and nothing else was asked of its looks.
 kv::SelectionPolicy WithLevels(const BlueprintInputs& inputs, int64_t longest) {
   constexpr int64_t kFaster = 650'000;  // tokens (docs/BENCHMARKS.md)
@@ -106,6 +122,10 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
   policy.share = BudgetShare::kHead;  // a head that took others' shares would see longer distances
   policy.distance = std::min(kDistance, config.max_position / 4);
+  const bool positions =
+      policy.first_positions != KeyPositions::kOne || policy.positions != KeyPositions::kOne;
+  if (positions) policy.distance = policy.recent;
+  if (Status s = CheckChunks(policy, config, longest); !s.ok()) return s;
   return policy;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "headway/plan.h"
 #include "headway/refusal.h"
 
@@ -28,22 +29,78 @@ struct Selector {
   BudgetShare share;
   int block;  // unless the user says otherwise
 };
+constexpr const char* kStagedSelector = "infinitehip";
 constexpr Selector kSelectors[] = {
     {"pages", SummaryKind::kMoments, BudgetShare::kLayer, 16},
     {"quest", SummaryKind::kBoxes, BudgetShare::kHead, 16},
     {"oracle", SummaryKind::kMasses, BudgetShare::kLayer, 16},
     {"oracle-heads", SummaryKind::kMasses, BudgetShare::kHead, 16},
     {"infllm", SummaryKind::kPairs, BudgetShare::kHead, 64},
-    {"infinitehip", SummaryKind::kStages, BudgetShare::kHead, 8},
+    {kStagedSelector, SummaryKind::kStages, BudgetShare::kHead, 8},
 };
 
 constexpr const char* kNoSelector = "none";
+
+// Where keys count that infinitehip scores, in the first layers and in the others.
+struct HipPositions {
+  const char* name;
+  KeyPositions first;
+  KeyPositions others;
+};
+constexpr HipPositions kHipPositions[] = {
+    {"published", KeyPositions::kChunks, KeyPositions::kBranches},
+    {"chunk", KeyPositions::kChunks, KeyPositions::kChunks},
+    {"relative", KeyPositions::kBranches, KeyPositions::kBranches},
+    {"one", KeyPositions::kOne, KeyPositions::kOne},
+};
 
 Result<Settings::Reach> ReadReach(const std::string& name) {
   if (name == "auto") return Settings::Reach::kAuto;
   if (name == "on") return Settings::Reach::kOn;
   if (name == "off") return Settings::Reach::kOff;
   return Wrong({Option::kReach, " " + name + ": auto, on and off are known"});
+}
+
+// Positions of keys that infinitehip scores, which say something beyond the window alone.
+Status ReadHipPositions(const EngineOptions& options, Settings* settings) {
+  const auto wanted =
+      std::find_if(std::begin(kHipPositions), std::end(kHipPositions),
+                   [&](const HipPositions& each) { return options.hip_positions == each.name; });
+  if (wanted == std::end(kHipPositions)) {
+    return Wrong({Option::kHipPositions,
+                  " " + options.hip_positions + ": published, chunk, relative and one are known"});
+  }
+  const bool staged = options.selector == kStagedSelector;
+  const bool asked = options.hip_positions != EngineOptions{}.hip_positions;
+  if (asked && !staged) {
+    return Wrong({Option::kHipPositions,
+                  ": only infinitehip scores keys at positions; leave it out, or choose "
+                  "infinitehip as the selector"});
+  }
+  if (asked && settings->reach == Settings::Reach::kOff) {
+    return Wrong({Option::kHipPositions, " is for contexts beyond the trained window; leave out ",
+                  Option::kReach, " off"});
+  }
+  if (!staged) return OkStatus();
+  settings->selection.first_positions = wanted->first;
+  settings->selection.positions = wanted->others;
+  return OkStatus();
+}
+
+// Where keys count beyond the window, and whether there is a beyond.
+Status ReadPositions(const EngineOptions& options, Settings* settings) {
+  Result<Settings::Reach> reach = ReadReach(options.reach);
+  if (!reach.ok()) return reach.status();
+  settings->reach = *reach;
+  using FarPositions = kv::SelectionPolicy::FarPositions;
+  FarPositions& positions = settings->selection.far_positions;
+  if (options.reach_positions == FarPositionsName(FarPositions::kTogether)) {
+    positions = FarPositions::kTogether;
+  } else if (options.reach_positions != FarPositionsName(FarPositions::kConsecutive)) {
+    return Wrong({"positions " + options.reach_positions +
+                  " of far keys: streamingllm and infllm are known"});
+  }
+  return ReadHipPositions(options, settings);
 }
 
 // "256:32768,32:8192": chunks of 256 keys, of which those of 32768 keys survive, then of 32 keys.
@@ -283,18 +340,18 @@ const char* SelectorName(const kv::SelectionPolicy& policy) {
   return name;
 }
 
+const char* HipPositionsName(const kv::SelectionPolicy& policy) {
+  if (policy.summary.kind != SummaryKind::kStages) return "";
+  const auto is = std::find_if(
+      std::begin(kHipPositions), std::end(kHipPositions), [&](const HipPositions& each) {
+        return policy.first_positions == each.first && policy.positions == each.others;
+      });
+  HEADWAY_CHECK(is != std::end(kHipPositions));
+  return is->name;
+}
+
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
-  Result<Settings::Reach> reach = ReadReach(options.reach);
-  if (!reach.ok()) return reach.status();
-  settings->reach = *reach;
-  using FarPositions = kv::SelectionPolicy::FarPositions;
-  FarPositions& positions = settings->selection.far_positions;
-  if (options.reach_positions == FarPositionsName(FarPositions::kTogether)) {
-    positions = FarPositions::kTogether;
-  } else if (options.reach_positions != FarPositionsName(FarPositions::kConsecutive)) {
-    return Wrong({"positions " + options.reach_positions +
-                  " of far keys: streamingllm and infllm are known"});
-  }
+  if (Status s = ReadPositions(options, settings); !s.ok()) return s;
   if (Status s = CheckSelector(options, *settings); !s.ok()) return s;
   const bool drafts = options.draft == kSparseDrafts;
   if (options.selector == kNoSelector && !drafts) return OkStatus();

@@ -31,6 +31,8 @@ enum class Policy { kAuto, kHeadInfer, kLayerwise, kKvpr };
 Option AskedForBy(const kv::SelectionPolicy& policy);
 const char* SelectorName(const kv::SelectionPolicy& policy);  // "pages", "quest", ...
 const char* FarPositionsName(kv::SelectionPolicy::FarPositions positions);
+// Where keys count that infinitehip scores: "published", ...; of other selectors empty.
+const char* HipPositionsName(const kv::SelectionPolicy& policy);
 const char* PolicyName(Policy policy);  // "auto", "headinfer", ...
 
 // Bytes that each tier may take.

@@ -129,6 +129,31 @@ TEST(Settings, StagesAreRenewedEachInItsTime) {
   EXPECT_FALSE(ReadSettings(options).ok());
 }
 
+TEST(Settings, KeysOfStagesHavePublishedPositionsOrOthers) {
+  EngineOptions options;
+  EXPECT_STREQ(HipPositionsName(ReadSettings(options)->selection), "");
+  options.selector = "infinitehip";
+  EXPECT_STREQ(HipPositionsName(ReadSettings(options)->selection), "published");
+  for (const char* name : {"published", "chunk", "relative", "one"}) {
+    options.hip_positions = name;
+    EXPECT_STREQ(HipPositionsName(ReadSettings(options)->selection), name);
+  }
+  const auto wrong = [](const char* selector, const char* positions, const char* reach) {
+    return Wrong([&](EngineOptions& o) {
+      o.selector = selector, o.hip_positions = positions, o.reach = reach;
+    });
+  };
+  EXPECT_EQ(wrong("infinitehip", "two", "auto"),
+            "hip_positions two: published, chunk, relative and one are known");
+  for (const char* selector : {"none", "pages"}) {
+    EXPECT_EQ(wrong(selector, "chunk", "auto"),
+              "hip_positions: only infinitehip scores keys at positions; leave it out, or choose "
+              "infinitehip as the selector");
+  }
+  EXPECT_EQ(wrong("infinitehip", "one", "off"),
+            "hip_positions is for contexts beyond the trained window; leave out reach off");
+}
+
 // The same where keys are chosen.
 std::string WrongSelecting(const std::function<void(EngineOptions&)>& change) {
   return Wrong([&](EngineOptions& changed) {

@@ -164,11 +164,20 @@ struct ChunkStage {
 };
 inline constexpr int kChunkStages = 2;
 
+// Where keys count whose rotation is undone: so many positions before the position 0 they are
+// rotated to (Lee et al., "InfiniteHiP", appendices B and D; selection::PositionsBack).
+enum class KeyPositions : uint8_t {
+  kOne,     // none: all at 0
+  kChunks,  // chunk-indexed: as many as there are chunks of the stage from a key's own to the last
+  kBranches,  // relative: 1 the first one of the two that a halving compares, the second one none
+};
+
 // The rotation of keys, which is undone before they are scored (selection::AngleAt the positions of
 // their segments); with a rotary_dim of 0 they are scored as they lie.
 struct KeyRotation {
   const float* inv_freq = nullptr;  // [rotary_dim / 2], as BlockMove has them
   int rotary_dim = 0;
+  KeyPositions positions = KeyPositions::kOne;
 };
 
 // A bound of what lists leave out (selection_bound.h): of the attention of each query head a share
@@ -235,11 +244,9 @@ struct SelectionBudget {
     const int64_t all = CeilDiv(far_end - far_begin, stage.blocks);
     return stage.kept < all ? stage.kept : all;
   }
-  // The most chunks of a head that a stage scores, those of the last one being single blocks, and
-  // all that survive.
-  int64_t StageEntries() const {
+  // The most chunks of a head that a stage scores, those of the last one being single blocks.
+  int64_t MostChunks() const {
     int64_t most = 0;
-    int64_t surviving = 0;
     int64_t before = 1;                    // chunks that survived the stage before
     int64_t parent = far_end - far_begin;  // blocks of one
     const auto score = [&](int64_t blocks) {
@@ -253,10 +260,15 @@ struct SelectionBudget {
       score(stage.blocks);
       before = Survivors(stage);
       parent = stage.blocks;
-      surviving += before;
     }
     score(1);
-    return most + surviving;
+    return most;
+  }
+  // These, and all that survive.
+  int64_t StageEntries() const {
+    int64_t entries = MostChunks();
+    for (const ChunkStage& stage : stages) entries += Survivors(stage);
+    return entries;
   }
   // The most blocks that a head may list.
   int64_t Capacity(int64_t blocks, int heads) const {

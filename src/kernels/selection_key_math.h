@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/selection.h"
 #include "kernels/selection_math.h"
 
 namespace headway::selection {
@@ -105,6 +106,21 @@ struct KeyRange {
   constexpr KeyRange Second() const { return {Middle(), end}; }
   constexpr int64_t count() const { return end - begin; }
 };
+
+// How far before the position 0 a key counts: the first or the second one of a comparison, or the
+// only key of a chunk, which is a second one. `chunks_left` are those of the stage that do not lie
+// before its own. With its own position that makes one angle, by which the key is turned back.
+constexpr int64_t PositionsBack(KeyPositions positions, int64_t chunks_left, bool is_first) {
+  switch (positions) {
+    case KeyPositions::kOne:
+      return 0;
+    case KeyPositions::kChunks:
+      return chunks_left;
+    case KeyPositions::kBranches:
+      return is_first ? 1 : 0;
+  }
+  return 0;
+}
 
 }  // namespace headway::selection
 

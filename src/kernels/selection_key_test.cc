@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -245,6 +246,80 @@ TEST(SelectionKeysTest, RowsChooseByKeysWithoutTheirRotation) {
   EXPECT_THAT(counts, ElementsAre(1, 1));
   EXPECT_EQ(lists[0], 5);
   EXPECT_EQ(lists[kBlocks], 5);
+}
+
+// Of one head of two channels that rotate by a radian a position, blocks of two slots: keys of
+// these sizes, each a little smaller than it is, at no angle but their rotation's, and a query at
+// `angle`.
+std::vector<int32_t> ListTurned(const std::vector<float>& sizes, double angle,
+                                const SelectionBudget& budget, KeyPositions positions) {
+  constexpr int64_t kFirst = 1000;
+  std::vector<float> keys;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const double at = static_cast<double>(kFirst) + static_cast<double>(i);
+    const float size = sizes[i] - 0.001f * static_cast<float>(i);
+    keys.push_back(size * static_cast<float>(std::cos(at)));
+    keys.push_back(size * static_cast<float>(std::sin(at)));
+  }
+  const std::array<float, 2> q = {static_cast<float>(std::cos(angle)),
+                                  static_cast<float>(std::sin(angle))};
+  const float inv_freq = 1.0f;
+  const int64_t blocks = std::ssize(sizes) / 2;
+  const SegmentPlace place = {.slab = reinterpret_cast<const std::byte*>(keys.data()),
+                              .position = kFirst};
+  std::vector<int32_t> list(static_cast<size_t>(blocks), -1);
+  int32_t count = -1;
+  StageLists survivors;
+  SelectItem item = {
+      .q = q.data(),
+      .rotated = {&inv_freq, 2, positions},
+      .keys = {.segments = {&place, 1}, .heads = 1, .blocks = blocks, .segment_blocks = blocks},
+      .budget = budget,
+      .blocks = list.data(),
+      .capacity = blocks,
+      .counts = &count};
+  for (size_t i = 0; i < survivors.size(); ++i) {
+    StageList& of = survivors[i];
+    item.survivors[i] = {of.blocks.data(), std::ssize(of.blocks), &of.count};
+  }
+  ref::SelectBlocks(
+      {.dtype = DType::kF32, .page_slots = static_cast<int>(sizes.size()), .head_dim = 2},
+      {.kind = SummaryKind::kStages, .block_slots = 2}, 1, 1.0f, {&item, 1});
+  list.resize(static_cast<size_t>(count));
+  return list;
+}
+
+// Turned back by one, two, ... radians, the last chunk by one.
+TEST(SelectionKeysTest, KeysMayCountByTheNumberOfTheirChunk) {
+  const std::vector<float> sizes(16, 1.0f);
+  const auto list = [&](double angle, int64_t blocks, KeyPositions positions) {
+    return ListTurned(sizes, angle, Staged(blocks, 1, 1), positions);
+  };
+  // In the last one of two chunks of four blocks, the last; in the first one the last but one.
+  EXPECT_THAT(list(-1.0, 4, KeyPositions::kChunks), ElementsAre(7));
+  EXPECT_THAT(list(-2.0, 4, KeyPositions::kChunks), ElementsAre(2));
+  // Of three chunks the last has two blocks: one is the last of it, and two the middle chunk, whose
+  // last but one of three is meant.
+  EXPECT_THAT(list(-1.0, 3, KeyPositions::kChunks), ElementsAre(7));
+  EXPECT_THAT(list(-2.0, 3, KeyPositions::kChunks), ElementsAre(4));
+  EXPECT_THAT(list(-2.0, 0, KeyPositions::kChunks), ElementsAre(6));
+  // Else the first one, which is the largest, is taken.
+  EXPECT_THAT(list(-1.0, 4, KeyPositions::kOne), ElementsAre(0));
+}
+
+TEST(SelectionKeysTest, TheTwoKeysOfAComparisonMayCountOneBehindTheOther) {
+  // Of keys of a size the second one is nearer to the query, and so the last key of the first chunk
+  // is seen. Else the first half is descended.
+  std::vector<float> sizes(16, 1.0f);
+  std::fill(sizes.begin() + 8, sizes.end(), 1.5f);
+  sizes[7] = 2.0f;
+  const auto list = [&](double angle, KeyPositions positions) {
+    return ListTurned(sizes, angle, Staged(4, 1, 1), positions);
+  };
+  EXPECT_THAT(list(0.0, KeyPositions::kOne), ElementsAre(4));
+  EXPECT_THAT(list(0.0, KeyPositions::kBranches), ElementsAre(3));
+  // A query of the angle of the first one takes that, which is as large in the second chunk.
+  EXPECT_THAT(list(-1.0, KeyPositions::kBranches), ElementsAre(4));
 }
 
 }  // namespace

@@ -61,6 +61,16 @@ inline kv::SelectionPolicy KeepsSurvivors(int64_t keys, int64_t first, int64_t s
   return policy;
 }
 
+// In prompts, too, where the outer layers, which are all of the tiny model's, choose more; with a
+// distance beyond the window.
+inline kv::SelectionPolicy StagedInPrompts(int64_t keys, int64_t distance) {
+  kv::SelectionPolicy policy = PolicyOf(keys, SummaryKind::kStages);
+  policy.outer_keys = keys + 8;
+  policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  policy.distance = distance;
+  return policy;
+}
+
 }  // namespace headway::testing
 
 #endif  // HEADWAY_TESTS_SUPPORT_SELECTION_POLICIES_H_

@@ -59,6 +59,7 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.sparse_dense_every = defaults.sparse_dense_every;
   options.reach = defaults.reach;
   options.reach_positions = defaults.reach_positions;
+  options.hip_positions = defaults.hip_positions;
   options.self_extend = defaults.self_extend;
   options.evict = defaults.evict;
   options.evict_budget = defaults.evict_budget;
@@ -114,6 +115,7 @@ std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
     if (options.selector == "infinitehip") {
       selection.parameters.push_back({"stages", options.hip_stages});
       selection.parameters.push_back({"outer_keys", options.hip_outer_keys});
+      selection.parameters.push_back({"key_positions", options.hip_positions});
       if (!options.hip_refresh.empty()) {
         selection.parameters.push_back({"stage_refresh", options.hip_refresh});
       }

@@ -59,6 +59,7 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.sparse_dense_every = 64;
   options.reach = "on";
   options.reach_positions = "infllm";
+  options.hip_positions = "chunk";
   options.self_extend = "8:4096";
   options.evict = "snapkv";
   options.evict_budget = "512";
@@ -87,6 +88,7 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_EQ(exact.sparse_dense_every, 0);
   EXPECT_EQ(exact.reach, "auto");
   EXPECT_EQ(exact.reach_positions, "streamingllm");
+  EXPECT_EQ(exact.hip_positions, "published");
   EXPECT_EQ(exact.evict_budget + exact.evict_pool, "");
   EXPECT_EQ(exact.evict_window, -1);
   EXPECT_EQ(exact.evict_sink, -1);

@@ -59,7 +59,7 @@ class SelectedPrefillPath : public AttentionPath {
     SelectionBudget budget;
   };
   bool Choose(int layer, int entry);
-  void Run(const Choice& choice, int64_t row_block);
+  void Run(int layer, const Choice& choice, int64_t row_block);
 
   const PathParts parts_;
   StepContext& context_;
@@ -121,7 +121,7 @@ void SelectedPrefillPath::BeginLayer(int layer) {
   int64_t row_block = 0;
   for (size_t i = first_[static_cast<size_t>(layer)]; i < first_[static_cast<size_t>(layer) + 1];
        ++i) {
-    Run(choices_[i], row_block);
+    Run(layer, choices_[i], row_block);
     row_block += CeilDiv(parts_.batch[choices_[i].entry].tokens, kSelectRows);
   }
 }
@@ -141,7 +141,7 @@ Status SelectedPrefillPath::Attend(int layer, int group) {
 }
 
 // With lists behind those of the `row_block` blocks of rows before.
-void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
+void SelectedPrefillPath::Run(int layer, const Choice& choice, int64_t row_block) {
   const BatchEntry& rows = parts_.batch[choice.entry];
   const std::span<const kv::SlabRead> reads = std::span(reads_).subspan(choice.first, choice.reads);
   kv::StepReads& store = context_.store.reads();
@@ -156,7 +156,7 @@ void SelectedPrefillPath::Run(const Choice& choice, int64_t row_block) {
                        .turn = context_.turns->OfRows(choice.entry),
                        .keys = keys_,
                        .budget = choice.budget};
-  if (!policy_.summary.kept()) select.rotated = context_.turns->OfKeys(choice.entry);
+  if (!policy_.summary.kept()) select.rotated = context_.turns->OfKeys(choice.entry, layer);
   select.keys.segments = places_;
   select.keys.blocks = choice.blocks;
   const int64_t first_list = row_block * context_.shape.kv_heads;

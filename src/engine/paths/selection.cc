@@ -276,7 +276,7 @@ SelectItem SelectionPath::SelectOf(int layer, const Choice& choice,
   SelectItem select;
   select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
   select.turn = context_.turns->OfRows(choice.entry);
-  if (!policy_.summary.kept()) select.rotated = context_.turns->OfKeys(choice.entry);
+  if (!policy_.summary.kept()) select.rotated = context_.turns->OfKeys(choice.entry, layer);
   select.keys = keys_;
   select.keys.segments = segments;
   select.keys.blocks = choice.blocks;

@@ -102,9 +102,10 @@ kv::SlotAngles Turns::OfSlots(const RopeFrequencies& rope) {
   return angles;
 }
 
-KeyRotation Turns::OfKeys(int entry) const {
+KeyRotation Turns::OfKeys(int entry, int layer) const {
   if (!Turn(entry)) return {};
-  return {inv_freq_ + entry * half_, static_cast<int>(2 * half_)};
+  return {inv_freq_ + entry * half_, static_cast<int>(2 * half_),
+          context_.limits.selection.PositionsIn(layer)};
 }
 
 BlockMove Turns::MoveTo(int entry, int64_t end, int64_t recent) const {

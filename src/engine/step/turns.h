@@ -34,8 +34,8 @@ class Turns {
   RopeTable OfClosing(int entry) const;  // one for each slot of the pages that it closes
   // Between steps, of any slots of a sequence whose keys were rotated by `rope`, which outlives it.
   kv::SlotAngles OfSlots(const RopeFrequencies& rope);
-  // What keys that are read where they lie have of it.
-  KeyRotation OfKeys(int entry) const;
+  // What keys that are read where they lie have of it, and where they count in a layer.
+  KeyRotation OfKeys(int entry, int layer) const;
   // Of blocks that are listed up to the position `end`, the last `recent` of which always are.
   BlockMove MoveTo(int entry, int64_t end, int64_t recent) const;
 

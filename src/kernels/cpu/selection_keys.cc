@@ -54,7 +54,7 @@ HWY_INLINE void LoadKey(const LogitTask& task, int64_t slot, float* key) {
   }
 }
 
-// Undoes the rotation of the key at `position`.
+// Turns a key back by the angles of `position`.
 HWY_INLINE void TurnBack(const KeyRotation& rotated, int64_t position, float* key) {
   const int half = rotated.rotary_dim / 2;
   for (int i = 0; i < half; ++i) {
@@ -149,22 +149,24 @@ void KeyScores::Masses(int64_t head, int64_t begin, int64_t end, float* scores, 
   }
 }
 
-float KeyScores::KeyScore(int64_t head, int64_t key) const {
+float KeyScores::KeyScore(int64_t head, int64_t key, int64_t back) const {
   float logits[kSelectRows];  // at least the largest group of SelectionFits
   LogitTask task = TaskOf(head, key, 1, logits);
   task.rotated = rotated_;
   task.position = SegmentOf(keys_, head, key / block_slots_).position +
-                  key % (keys_.segment_blocks * block_slots_);
+                  key % (keys_.segment_blocks * block_slots_) + back;
   logits_(task);
   return *std::max_element(logits, logits + group_);
 }
 
-float KeyScores::ChunkScore(int64_t head, selection::KeyRange keys) const {
-  if (keys.count() == 1) return KeyScore(head, keys.begin);
+float KeyScores::ChunkScore(int64_t head, selection::KeyRange keys, int64_t chunks_left) const {
+  const int64_t first_back = selection::PositionsBack(rotated_.positions, chunks_left, true);
+  const int64_t second_back = selection::PositionsBack(rotated_.positions, chunks_left, false);
+  if (keys.count() == 1) return KeyScore(head, keys.begin, second_back);
   float best = selection::kLeastLogit;
   while (keys.count() > 1) {
-    const float first = KeyScore(head, keys.First().Middle());
-    const float second = KeyScore(head, keys.Second().Middle());
+    const float first = KeyScore(head, keys.First().Middle(), first_back);
+    const float second = KeyScore(head, keys.Second().Middle(), second_back);
     keys = second > first ? keys.Second() : keys.First();
     best = std::max(first, second);
   }
@@ -176,10 +178,13 @@ std::vector<KeyScores::Chunk> KeyScores::CutChunks(int64_t head, int64_t blocks,
   std::vector<Chunk> chunks;
   for (const Chunk& survivor : survivors) {
     for (int64_t begin = survivor.begin; begin < survivor.end; begin += blocks) {
-      const int64_t end = std::min(survivor.end, begin + blocks);
-      const float score = ChunkScore(head, {begin * block_slots_, end * block_slots_});
-      chunks.push_back({begin, end, selection::OrderOf(score)});
+      chunks.push_back({begin, std::min(survivor.end, begin + blocks)});
     }
+  }
+  int64_t left = std::ssize(chunks);
+  for (Chunk& chunk : chunks) {
+    const selection::KeyRange keys = {chunk.begin * block_slots_, chunk.end * block_slots_};
+    chunk.order = selection::OrderOf(ChunkScore(head, keys, left--));
   }
   return chunks;
 }

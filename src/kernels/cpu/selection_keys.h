@@ -26,7 +26,7 @@ struct LogitTask {
   const float* queries = nullptr;  // [group, QueryRow], zeros behind the head's dimension
   float scale = 1.0f;
   KeyRotation rotated = {};  // that is undone
-  int64_t position = 0;      // of the first slot
+  int64_t position = 0;      // by which the first slot is turned back
   float* logits = nullptr;   // [group, slots], written
 };
 
@@ -60,9 +60,9 @@ class KeyScores {
   };
   // Keys of a head from `key` on, counted from its first block; they are neighbours in a page.
   LogitTask TaskOf(int64_t head, int64_t key, int64_t count, float* logits) const;
-  // Of keys without their rotation.
-  float KeyScore(int64_t head, int64_t key) const;
-  float ChunkScore(int64_t head, selection::KeyRange keys) const;
+  // Of a key without its rotation, turned back by so many positions more.
+  float KeyScore(int64_t head, int64_t key, int64_t back) const;
+  float ChunkScore(int64_t head, selection::KeyRange keys, int64_t chunks_left) const;
   std::vector<Chunk> CutChunks(int64_t head, int64_t blocks,
                                const std::vector<Chunk>& survivors) const;
   // What survives the item's stages, those of earlier calls as they were listed.

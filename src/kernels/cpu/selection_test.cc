@@ -32,7 +32,7 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionOnOtherScores) {
 }
 
 TEST_P(SelectionTest, AgreesWithTheDefinitionOnStages) {
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);
     const SelectionCase c = RandomStagedCase(random);
     ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();

@@ -343,6 +343,7 @@ cudaError_t SelectByKeys(cudaStream_t stream, const SelectionShape& shape, const
   if (item.rotated.rotary_dim > 0) {
     stage.inv_freq = item.rotated.inv_freq;
     stage.rotary_dim = item.rotated.rotary_dim;
+    stage.positions = item.rotated.positions;
     PlacedSegment* const placed = PlacedBehind(scratch.places, item.keys);
     stage.placed = placed;
     error = PlaceSegments(stream, item.keys, placed);

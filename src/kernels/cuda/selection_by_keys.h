@@ -91,6 +91,14 @@ struct Chunks {
     const int from = survivors.blocks[list * survivors.capacity + survivor];
     return min(far_end, from + index % pieces * blocks);
   }
+  // The pieces of a list that there are, which are its first ones: at least one.
+  __device__ int There(int list) const {
+    if (survivors.blocks == nullptr) return count;
+    const int whole = survivors.counts[list] - 1;  // chunks of the stage before but the last
+    const int last = survivors.blocks[list * survivors.capacity + whole];
+    const int pieces = parent / blocks;
+    return whole * pieces + min(pieces, (far_end - last + blocks - 1) / blocks);
+  }
 };
 // A stage of some lists [blocks of rows, KV heads], from row `first_row` of `rows` on.
 struct StageWork {
@@ -102,6 +110,7 @@ struct StageWork {
   const float* inv_freq;
   int64_t q_stride;
   int32_t rotary_dim;
+  KeyPositions positions;
   int32_t lists;
   int32_t first_row;
   int32_t rows;

@@ -50,7 +50,7 @@ __device__ int64_t PositionOf(const StageWork& work, int head, int64_t key) {
   return work.placed[segment].position + int64_t{block} * keys.block_slots + key % keys.block_slots;
 }
 
-// Channel `channel` of a key whose rotation is undone.
+// Channel `channel` of a key that is turned back by the angles of `position`.
 template <Rows kRows>
 __device__ float Unrotated(const StageWork& work, const KeyRow<kRows>& key, int64_t position,
                            int channel) {
@@ -66,15 +66,16 @@ __device__ float Unrotated(const StageWork& work, const KeyRow<kRows>& key, int6
   return low ? turned.x : turned.y;
 }
 
-// The largest logit of a key for all queries, in all 16 lanes of the key; the whole warp calls
-// this. A lane has channels that are kKeyLanes apart, at most kOfLane of them.
+// The largest logit of a key for all queries, in all 16 lanes of the key, which is turned back by
+// `back` positions more than its own; the whole warp calls this. A lane has channels that are
+// kKeyLanes apart, at most kOfLane of them.
 template <Rows kRows, int kOfLane>
 __device__ float KeyScore(const StageWork& work, const float* queries, int count, int head,
-                          int64_t key) {
+                          int64_t key, int64_t back) {
   const int head_dim = work.keys.queries.head_dim;
   const int lane = static_cast<int>(threadIdx.x) % kKeyLanes;
   const auto row = KeyRow<kRows>::Of(work.keys, head, key);
-  const int64_t position = work.rotary_dim > 0 ? PositionOf(work, head, key) : 0;
+  const int64_t position = work.rotary_dim > 0 ? PositionOf(work, head, key) + back : 0;
   float numbers[kOfLane];
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
@@ -118,6 +119,7 @@ __global__ void __launch_bounds__(kStageWarps* kWarp)
   const int list = static_cast<int>(blockIdx.y);
   const int head = list % keys.heads;
   const int count = LoadQueries(work, list, queries);
+  const int there = work.chunks.There(list);
   __syncthreads();
   uint32_t* orders = work.orders + list * work.order_stride;
   for (int i = static_cast<int>(blockIdx.x) * kStageWarps + warp; i < work.chunks.count;
@@ -127,11 +129,12 @@ __global__ void __launch_bounds__(kStageWarps* kWarp)
     // Blocks have several slots, and a chunk several keys, or none.
     selection::KeyRange range = {int64_t{begin} * keys.block_slots,
                                  int64_t{end} * keys.block_slots};
+    const bool is_first = lane < kKeyLanes;
+    const int64_t back = selection::PositionsBack(work.positions, there - i, is_first);
     uint32_t order = 0;
     while (range.count() > 1) {
-      const bool is_first = lane < kKeyLanes;
       const int64_t key = is_first ? range.First().Middle() : range.Second().Middle();
-      const float mine = KeyScore<kRows, kOfLane>(work, queries, count, head, key);
+      const float mine = KeyScore<kRows, kOfLane>(work, queries, count, head, key, back);
       const float other = __shfl_xor_sync(kAllLanes, mine, kKeyLanes);
       const float first = is_first ? mine : other;
       const float second = is_first ? other : mine;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -30,7 +31,11 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnStages) { CheckGroups(RandomS
 
 // Tables of segments, and of their positions behind these, lie in memory.
 TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnStagesOfManySegments) {
-  for (const int64_t rows : {1, 150}) {
+  for (const auto& [rows, positions] : {std::pair{1, KeyPositions::kOne},
+                                        {1, KeyPositions::kChunks},
+                                        {150, KeyPositions::kOne},
+                                        {150, KeyPositions::kChunks},
+                                        {150, KeyPositions::kBranches}}) {
     SelectionCase c;
     c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 32};
     c.summary = {.kind = SummaryKind::kStages, .block_slots = 8};
@@ -46,6 +51,7 @@ TEST_F(CudaSelectionTest, AgreesWithTheDefinitionOnStagesOfManySegments) {
                 .stages = {{{32, 9}, {4, 20}}}};
     c.rows = rows;
     c.turn_dim = 32;
+    c.positions = positions;
     c.move_dim = 32;
     c.split = rows == 1 ? 128 : 0;
     c.scale = 0.25f;

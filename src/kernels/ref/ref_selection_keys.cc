@@ -65,8 +65,9 @@ void Turn(float cos, float sin, size_t channel, size_t half, std::vector<float>&
   row[channel + half] = turned.y;
 }
 
-// A key without its rotation.
-std::vector<float> LoadUnrotated(const KeyScoring& scoring, int64_t head, int64_t key) {
+// A key without its rotation, and turned back by so many positions more.
+std::vector<float> LoadUnrotated(const KeyScoring& scoring, int64_t head, int64_t key,
+                                 int64_t back) {
   const KeyRotation& rotated = scoring.item.rotated;
   std::vector<float> row = LoadKey(scoring, head, key);
   if (rotated.rotary_dim == 0) return row;
@@ -75,7 +76,8 @@ std::vector<float> LoadUnrotated(const KeyScoring& scoring, int64_t head, int64_
   const int64_t in_segment = key % (keys.segment_blocks * scoring.block_slots);
   const auto half = static_cast<size_t>(rotated.rotary_dim / 2);
   for (size_t i = 0; i < half; ++i) {
-    const math::Pair angle = math::AngleAt(segment.position + in_segment, rotated.inv_freq[i]);
+    const math::Pair angle =
+        math::AngleAt(segment.position + in_segment + back, rotated.inv_freq[i]);
     Turn(angle.x, -angle.y, i, half, row);
   }
   return row;
@@ -110,8 +112,10 @@ StageScoring OfHead(const KeyScoring& scoring, int64_t head) {
 }
 
 // The largest logit of a key for all of them.
-float KeyScore(const StageScoring& scoring, int64_t key) {
-  const std::vector<float> numbers = LoadUnrotated(scoring.keys, scoring.head, key);
+float KeyScore(const StageScoring& scoring, int64_t key, int64_t chunks_left, bool is_first) {
+  const int64_t back =
+      math::PositionsBack(scoring.keys.item.rotated.positions, chunks_left, is_first);
+  const std::vector<float> numbers = LoadUnrotated(scoring.keys, scoring.head, key, back);
   float best = math::kLeastLogit;
   for (const std::vector<float>& q : scoring.queries) {
     best = std::max(best, math::LogitOf(Dot(q.data(), numbers), scoring.keys.scale));
@@ -119,12 +123,12 @@ float KeyScore(const StageScoring& scoring, int64_t key) {
   return best;
 }
 
-float ChunkScore(const StageScoring& scoring, math::KeyRange keys) {
-  if (keys.count() == 1) return KeyScore(scoring, keys.begin);
+float ChunkScore(const StageScoring& scoring, math::KeyRange keys, int64_t chunks_left) {
+  if (keys.count() == 1) return KeyScore(scoring, keys.begin, chunks_left, false);
   float best = math::kLeastLogit;
   while (keys.count() > 1) {
-    const float first = KeyScore(scoring, keys.First().Middle());
-    const float second = KeyScore(scoring, keys.Second().Middle());
+    const float first = KeyScore(scoring, keys.First().Middle(), chunks_left, true);
+    const float second = KeyScore(scoring, keys.Second().Middle(), chunks_left, false);
     keys = second > first ? keys.Second() : keys.First();
     best = std::max(first, second);
   }
@@ -145,10 +149,13 @@ std::vector<Chunk> CutChunks(const StageScoring& scoring, int64_t blocks,
   std::vector<Chunk> chunks;
   for (const Chunk& survivor : survivors) {
     for (int64_t begin = survivor.begin; begin < survivor.end; begin += blocks) {
-      const int64_t end = std::min(survivor.end, begin + blocks);
-      const float score = ChunkScore(scoring, {begin * slots, end * slots});
-      chunks.push_back({begin, end, math::OrderOf(score)});
+      chunks.push_back({begin, std::min(survivor.end, begin + blocks)});
     }
+  }
+  int64_t left = std::ssize(chunks);
+  for (Chunk& chunk : chunks) {
+    const math::KeyRange keys = {chunk.begin * slots, chunk.end * slots};
+    chunk.order = math::OrderOf(ChunkScore(scoring, keys, left--));
   }
   return chunks;
 }

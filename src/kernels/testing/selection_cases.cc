@@ -77,6 +77,8 @@ std::string SelectionCase::Name() const {
     if (stage.blocks > 0) add("stage of", stage.blocks), add("keeps", stage.kept);
   }
   if (first_stage > 0) add("from stage", first_stage);
+  if (positions == KeyPositions::kChunks) name += " positions of chunks";
+  if (positions == KeyPositions::kBranches) name += " positions of branches";
   if (of_codes) name += " of codes";
   if (bad_numbers) name += " bad numbers";
   return name;
@@ -184,6 +186,7 @@ SelectionCase RandomStagedCase(Random& random) {
   c.summary = {.kind = SummaryKind::kStages, .block_slots = c.summary.block_slots};
   c.MayLookTwice(random);
   Stage(random, c);
+  c.positions = Pick(random, {KeyPositions::kOne, KeyPositions::kChunks, KeyPositions::kBranches});
   if (random.Below(3) == 0) return c;
   c.rows = SomeRows(random);
   c.first_stage = 0;

@@ -433,7 +433,7 @@ std::vector<SelectionProblem::ChoiceCall> SelectionProblem::Choices(
                                       At<int32_t>(memory.working, candidate_counts_), search_run()},
                        .scratch = memory.working + scratch_};
   if (spec.summary.kind == SummaryKind::kStages) {
-    choice.rotated = {At<float>(memory.working, turn_freq_), spec.turn_dim};
+    choice.rotated = {At<float>(memory.working, turn_freq_), spec.turn_dim, spec.positions};
   }
   for (size_t i = 0; i < survivors_.size(); ++i) {
     choice.survivors[i] = {At<int32_t>(memory.working, survivors_[i]), survivor_capacity_[i],

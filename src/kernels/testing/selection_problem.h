@@ -37,14 +37,15 @@ struct SelectionCase {
   int64_t split = 0;
   float scale = 1.0f;
   float key_size = 1.0f;
-  bool of_codes = false;           // summaries are made of pages in the encoding, which there is
-  bool bad_numbers = false;        // NaN and infinity in some keys and queries
-  int64_t rows = 1;                // of queries; with more than one, split is 0
-  int turn_dim = 0;                // elements of a head that turn back in keys, and on in queries
-  int move_dim = 0;                // that rotate with blocks that are moved
-  bool together = false;           // moved blocks but the last one come to one place
-  bool merge = false;              // states of rows are merged into others
-  DType activation = DType::kF32;  // of the queries, whose numbers are rounded to it
+  bool of_codes = false;     // summaries are made of pages in the encoding, which there is
+  bool bad_numbers = false;  // NaN and infinity in some keys and queries
+  int64_t rows = 1;          // of queries; with more than one, split is 0
+  int turn_dim = 0;          // elements of a head that turn back in keys, and on in queries
+  KeyPositions positions = KeyPositions::kOne;  // of stages: where keys that turn back count
+  int move_dim = 0;                             // that rotate with blocks that are moved
+  bool together = false;                        // moved blocks but the last one come to one place
+  bool merge = false;                           // states of rows are merged into others
+  DType activation = DType::kF32;               // of the queries, whose numbers are rounded to it
 
   int64_t blocks() const { return pages * page_blocks(); }
   int64_t page_blocks() const { return format.page_slots / summary.block_slots; }

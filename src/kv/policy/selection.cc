@@ -174,6 +174,7 @@ SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_h
   for (size_t i = 0; i < all.stages.size(); ++i) {
     bounds.survivors[i] = all.Survivors(all.stages[i]);
   }
+  bounds.stage_chunks = all.MostChunks();
   bounds.stage_entries = all.StageEntries();
   return bounds;
 }

@@ -73,6 +73,12 @@ struct SelectionPolicy {
   // queries are scored as if every key were so far behind them, and what is listed is moved
   // together (BlockMove). 0: keys are scored, and attended to, where they are.
   int64_t distance = 0;
+  // Where they count while SummaryKind::kStages scores them (KeyPositions), in the first
+  // kFirstLayers layers and in the others; at kOne in both, as above. Else `distance` is the number
+  // of recent keys.
+  static constexpr int kFirstLayers = 3;
+  KeyPositions first_positions = KeyPositions::kOne;
+  KeyPositions positions = KeyPositions::kOne;
   // Where listed blocks count then: one behind the other (Xiao et al., "StreamingLLM"), or those
   // that are not recent all in one place, before the recent ones (Xiao et al., "InfLLM").
   enum class FarPositions : uint8_t { kConsecutive, kTogether };
@@ -105,6 +111,9 @@ struct SelectionPolicy {
   // Whether a step may read what an earlier one has listed.
   bool keeps_lists() const { return refresh > 1 || SearchRefresh() > 1; }
   bool reaches() const { return distance > 0; }
+  KeyPositions PositionsIn(int layer) const {
+    return layer < kFirstLayers ? first_positions : positions;
+  }
   // What holds in a layer of so many.
   static constexpr int kOuterLayers = 4;
   SelectionPolicy InLayer(int layer, int layers) const;
@@ -157,6 +166,7 @@ struct SelectionBounds {
   int64_t candidates = 0;                            // what the first of two looks lists
   int64_t prompt_candidates = 0;                     // of a prompt's
   std::array<int64_t, kChunkStages> survivors = {};  // chunks of a head that survive each stage
+  int64_t stage_chunks = 0;                          // SelectionBudget::MostChunks
   int64_t stage_entries = 0;                         // SelectionBudget::StageEntries of a prompt's
 };
 SelectionBounds BoundsOf(const SelectionPolicy& policy, int64_t length, int kv_heads);

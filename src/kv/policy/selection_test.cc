@@ -164,12 +164,22 @@ TEST(SelectionPolicyTest, OuterLayersAndStagesHaveTheirOwnKeys) {
   // Of 100,001 blocks 3,126 chunks; then 128 in eights; then 128 in fours.
   EXPECT_EQ(BoundsOf(policy, 800001, 4).stage_entries, 3126 + 2 * 128);
   EXPECT_EQ(BoundsOf(policy, 8000, 4).stage_entries, 4 * 128 + 32 + 128);
+  EXPECT_EQ(BoundsOf(policy, 800001, 4).stage_chunks, 3126);
+  EXPECT_EQ(BoundsOf(policy, 8000, 4).stage_chunks, 4 * 128);
   EXPECT_LE(outer.StageEntries(), BoundsOf(policy, 800001, 4).stage_entries);
   // A share of a long sequence, too.
   policy.growth = 0.25;
   EXPECT_EQ(BudgetOf(policy, all, 799999).stages[0].kept, CeilDiv(200000, 256));
   EXPECT_THAT(BoundsOf(policy, 800000, 4).survivors,
               ElementsAre(CeilDiv(200000, 256), CeilDiv(200000, 32)));
+}
+
+TEST(SelectionPolicyTest, TheFirstLayersHavePositionsOfTheirOwn) {
+  SelectionPolicy policy = PolicyOf(2048, 0, 1);
+  policy.first_positions = KeyPositions::kChunks;
+  policy.positions = KeyPositions::kBranches;
+  for (const int layer : {0, 2}) EXPECT_EQ(policy.PositionsIn(layer), KeyPositions::kChunks);
+  for (const int layer : {3, 40}) EXPECT_EQ(policy.PositionsIn(layer), KeyPositions::kBranches);
 }
 
 // Chunks of 32 keys in those of 256 cost ten keys each, blocks of 8 in those of 32 six.
