@@ -72,8 +72,8 @@ struct Halves {
 
 void ReadSlab(kv::SlabFile& file, const kv::SavedSlab& slab, Halves* halves) {
   const kv::CacheFormat& format = file.format();
-  const auto buffer = Unwrap(kv::AlignedBuffer::Allocate(
-      Env::Default(), static_cast<size_t>(format.slab_bytes())));
+  const auto buffer =
+      Unwrap(kv::AlignedBuffer::Allocate(Env::Default(), static_cast<size_t>(format.slab_bytes())));
   const int heads = format.HeadsIn(slab.layer, slab.group);
   Require(file.ReadPages(slab.slot, heads, slab.checksums, buffer.data()));
   const auto take = [&](int64_t offset) {
@@ -91,8 +91,8 @@ void ReadSlab(kv::SlabFile& file, const kv::SavedSlab& slab, Halves* halves) {
 
 void ReadSession(const std::string& path, Halves* halves) {
   Budget budget("session", kUnlimited);
-  const auto file = Unwrap(kv::SlabFile::OpenSession(
-      Unwrap(kv::SessionClaim::Take(Env::Default(), path)), &budget));
+  const auto file = Unwrap(
+      kv::SlabFile::OpenSession(Unwrap(kv::SessionClaim::Take(Env::Default(), path)), &budget));
   halves->format = file->format();
   if (halves->format.page.dtype != DType::kBF16) Fail("the model's numbers are not bf16");
   for (const kv::SavedSlab& slab : file->manifest().slabs) ReadSlab(*file, slab, halves);
@@ -114,9 +114,9 @@ Halves ReadText(const Arguments& arguments) {
   std::vector<std::vector<TokenId>> windows;
   {
     const auto engine = Unwrap(Engine::Open(arguments.model, options));
-    windows = eval::CutWindows(Unwrap(engine->Encode(text, {.add_special_tokens = false})),
-                               Unwrap(eval::TokenizerBos(*engine)), arguments.context,
-                               arguments.windows);
+    windows =
+        eval::CutWindows(Unwrap(engine->Encode(text, {.add_special_tokens = false})),
+                         Unwrap(eval::TokenizerBos(*engine)), arguments.context, arguments.windows);
     options.page_slots = arguments.page_slots == 0 ? LosslessPageSlots(engine->info().head_dim)
                                                    : arguments.page_slots;
   }
@@ -212,14 +212,13 @@ void PrintLossless(const char* name, const kv::CacheFormat& plain, const kv::Cac
     if (!ComesBack(page, half, &codes, &params)) ++unfit;
   }
   const auto numbers = static_cast<double>(halves.front().size());
-  const double share = 100.0 * static_cast<double>(lossless.slab_bytes()) /
-                       static_cast<double>(plain.slab_bytes());
+  const double share =
+      100.0 * static_cast<double>(lossless.slab_bytes()) / static_cast<double>(plain.slab_bytes());
   std::printf("%-12s %6zd %8.2f %6.2f %6.2f %7.1f %% %9.2f %5ld %4ld %6ld %6.1f %%\n", name,
               halves.size(), exponents.Entropy(), 8.0 + exponents.Entropy(),
               8.0 * static_cast<double>(codes.size() + params.size()) / numbers, share,
-              escapes.mean(), escapes.most,
-              lossless::EscapeEntries(page.page_slots, page.head_dim), unfit,
-              unfit == 0 ? share : 100.0);
+              escapes.mean(), escapes.most, lossless::EscapeEntries(page.page_slots, page.head_dim),
+              unfit, unfit == 0 ? share : 100.0);
 }
 
 // A form of a fixed rate for f16.
