@@ -4,6 +4,7 @@
 // rates given (of the device's memory, and of its reads of the host's):
 //   select    SelectBlocks; it must move the summaries
 //   twice     the same in two looks; it must move the candidates' means and sketches, too
+//   twice/host  the same with sketches in host memory
 //   among     SelectBlocks among candidates that an earlier call has listed, by their summaries,
 //             which it must move
 //   pages     SelectBlocks of pages by their summaries, which must be moved, and among their blocks

@@ -71,11 +71,13 @@ class Context {
         std::max(CeilDiv(kCached, segments_ * summary_bytes_), CeilDiv(kCached, among_bytes())));
     slabs_ = Fill(segments_ * slab_bytes_, place);
     summaries_ = Fill(layers_ * segments_ * summary_bytes_, Place::kDevice);
+    sketches_ = Fill(layers_ * segments_ * sketch_bytes_, Place::kDevice);
     q_ = Fill(int64_t{kHeads} * kGroup * kHeadDim * 4, Place::kDevice);
     for (int layer = 0; layer < layers_; ++layer) {
       for (int64_t segment = 0; segment < segments_; ++segment) {
         places_.push_back({slabs_->data() + segment * slab_bytes_,
-                           summaries_->data() + (layer * segments_ + segment) * summary_bytes_});
+                           summaries_->data() + (layer * segments_ + segment) * summary_bytes_,
+                           sketches_->data() + (layer * segments_ + segment) * sketch_bytes_});
       }
     }
     const int64_t last = blocks_ - kLastKeys / kSummary.block_slots;
@@ -100,14 +102,15 @@ class Context {
   int64_t select_bytes() const {
     return kHeads * blocks_ * (kSummary.code_bytes(kHeadDim) + SummaryFormat::scale_bytes());
   }
+  int64_t candidate_blocks() const {
+    return kHeads * (kCandidates + (kFirstKeys + kLastKeys) / kSummary.block_slots);
+  }
+  int64_t looked_at_bytes() const { return candidate_blocks() * kSummary.sketch_bytes(kHeadDim); }
   int64_t twice_bytes() const {
-    const int64_t near = (kFirstKeys + kLastKeys) / kSummary.block_slots;
-    return select_bytes() + kHeads * (kCandidates + near) * (kSummary.bytes(kHeadDim) - kHeadDim);
+    return select_bytes() + looked_at_bytes() + candidate_blocks() * kOneLook.bytes(kHeadDim) -
+           candidate_blocks() * kHeadDim;
   }
-  int64_t among_bytes() const {
-    const int64_t near = (kFirstKeys + kLastKeys) / kSummary.block_slots;
-    return kHeads * (kCandidates + near) * kOneLook.bytes(kHeadDim);
-  }
+  int64_t among_bytes() const { return candidate_blocks() * kOneLook.bytes(kHeadDim); }
   int64_t paged_bytes() const {
     return kHeads * (blocks_ / kRun) * kOfPages.bytes(kHeadDim) + among_bytes();
   }
@@ -260,6 +263,7 @@ class Context {
         Measure([this](int layer, int) { Select(layer, budget_); }));
     Row(name, "twice", twice_bytes(), static_cast<double>(twice_bytes()) / rates.device,
         Measure([this](int layer, int) { Select(layer, twice_); }));
+    if (place_ == Place::kHost) PrintSketchesOnHost(name, rates);
     // Behind the row above: candidates are there.
     Row(name, "among", among_bytes(), static_cast<double>(among_bytes()) / rates.device,
         Measure([this](int layer, int) { Select(layer, twice_, kOneLook, Candidates::kListed); }));
@@ -301,6 +305,20 @@ class Context {
         {select_us + 0.9 * attend_bytes() / rates.device + 0.1 * attend_us, select_bytes()});
     PrintCached(name, "cached/8", Choice::kPagesRarely,
                 {eighth_us + 0.9 * attend_bytes() / rates.device + 0.1 * attend_us, eighth_bytes});
+  }
+  // The same with sketches in host memory, which kernels read where they lie.
+  void PrintSketchesOnHost(const char* name, const Rates& rates) {
+    const std::unique_ptr<Buffer> on_host = Fill(layers_ * segments_ * sketch_bytes_, Place::kHost);
+    for (size_t i = 0; i < places_.size(); ++i) {
+      places_[i].sketch = on_host->data() + static_cast<int64_t>(i) * sketch_bytes_;
+    }
+    const auto beside = static_cast<double>(twice_bytes() - looked_at_bytes());
+    Row(name, "twice/host", twice_bytes(),
+        beside / rates.device + static_cast<double>(looked_at_bytes()) / rates.host,
+        Measure([this](int layer, int) { Select(layer, twice_); }));
+    for (size_t i = 0; i < places_.size(); ++i) {
+      places_[i].sketch = sketches_->data() + static_cast<int64_t>(i) * sketch_bytes_;
+    }
   }
   // A tenth of the segments have another version in each call: their blocks are not found.
   struct Floor {
@@ -374,10 +392,10 @@ class Context {
     keys_.codes_head_stride = keys_.segment_blocks * kSummary.code_bytes(kHeadDim);
     keys_.scales_offset = kHeads * keys_.codes_head_stride;
     keys_.scales_head_stride = 2 * keys_.segment_blocks;
-    keys_.sketch_offset = keys_.scales_offset + kHeads * keys_.scales_head_stride * 4;
     keys_.sketch_head_stride = keys_.segment_blocks * kSummary.sketch_bytes(kHeadDim);
+    sketch_bytes_ = kHeads * keys_.sketch_head_stride;
     // Those of pages lie behind.
-    page_offset_ = keys_.sketch_offset + kHeads * keys_.sketch_head_stride;
+    page_offset_ = keys_.scales_offset + kHeads * keys_.scales_head_stride * 4;
     summary_bytes_ = page_offset_ + kHeads * kSegmentPages * kOfPages.bytes(kHeadDim);
   }
   BlockedKeys Keys(int layer) const {
@@ -450,15 +468,15 @@ class Context {
   const int64_t blocks_;
   const int64_t segments_;
   int layers_ = 0;
-  int64_t page_ = 0, slab_bytes_ = 0, summary_bytes_ = 0, page_offset_ = 0, capacity_ = 0,
-          parts_ = 0;
+  int64_t page_ = 0, slab_bytes_ = 0, summary_bytes_ = 0, sketch_bytes_ = 0, page_offset_ = 0,
+          capacity_ = 0, parts_ = 0;
   int64_t candidate_capacity_ = 0;
   BlockedKeys keys_;
   SelectionBudget budget_, twice_;
   Budget memory_{"benchmark", kUnlimited};
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Buffer> pattern_, slabs_, summaries_, q_, lists_, candidates_, states_, scratch_,
-      open_, result_;
+  std::unique_ptr<Buffer> pattern_, slabs_, summaries_, sketches_, q_, lists_, candidates_, states_,
+      scratch_, open_, result_;
   std::unique_ptr<Buffer> cache_memory_, dense_;
   BlockCache cache_;
   uint32_t last_version_ = 0;

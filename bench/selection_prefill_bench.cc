@@ -65,7 +65,7 @@ class Prefix {
     q_ = Fill(kRows * kQueryHeads * kHeadDim * 4, Place::kDevice);
     for (int64_t segment = 0; segment < segments_; ++segment) {
       places_.push_back({slabs_->data() + segment * slab_bytes_,
-                         summaries_->data() + segment * summary_bytes_,
+                         summaries_->data() + segment * summary_bytes_, /*sketch=*/nullptr,
                          segment * kSegmentPages * kDefaultPageSlots});
     }
     keys_.segments = places_;

@@ -83,6 +83,7 @@ TEST_P(DiskLists, WherePagesLieNeverChangesABit) {
         for (const int64_t slabs : {0, 9, 30}) {
           HarnessConfig other = OnDisk(config, slabs / 3, slabs);
           other.group_heads = group_heads;
+          other.sketches = slabs == 9 ? Tier::kHost : Tier::kDevice;
           ExpectSameBits(
               expected, RunTokens(*model, other, tokens, 40),
               "groups of " + std::to_string(group_heads) + ", slabs: " + std::to_string(slabs));

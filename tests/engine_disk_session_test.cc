@@ -86,6 +86,7 @@ TEST_P(DiskSession, APauseNeverChangesABit) {
       config.session = dir_.File(std::to_string(++file));
       Save(WithSlabs(config, 1 << 20, 0));
       for (const int64_t slabs : {0, 5, 20}) {
+        config.sketches = slabs == 5 ? Tier::kHost : Tier::kDevice;
         const std::unique_ptr<StepHarness> h = Make(WithSlabs(config, slabs / 3, slabs));
         const kv::SequenceId sequence = *h->store().Restore();
         ASSERT_TRUE(h->executor().BringUp(sequence, rope_, Unwatched).ok());

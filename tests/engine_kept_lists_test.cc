@@ -286,6 +286,10 @@ TEST_P(KeptLists, ForksAndCutsKeepTheirSummaries) {
       if (page_cache > 0) config.placement = kv::PlacementKind::kHostOnly;
       config.page_cache_bytes = page_cache;
       ExpectForksAndCutsKeep(*model, config);
+      if (!policy.summary.sketched()) continue;
+      config.sketches = Tier::kHost;
+      config.poison_freed = true;
+      ExpectForksAndCutsKeep(*model, config);
     }
   }
 }

@@ -184,5 +184,54 @@ TEST(EngineApi, TheSmallestBudgetsDoAndLessDoesNot) {
   EXPECT_FALSE(Open(kDemo, options)->NewContext({{2000}}).ok());
 }
 
+// Budgets are hard: what is planned keeps to them, and a little less does not do.
+TEST(EngineApi, SketchesLieOnTheHostWhereTheDeviceHasNoRoomForThem) {
+  EngineOptions options;
+  options.selector = "pages";
+  options.sparse_looks = 2;
+  options.sparse_keys = 128;
+  options.sparse_sink = 16;
+  options.sparse_recent = 64;
+  const auto plan = [&](const char* sketches) {
+    options.sparse_sketches = sketches;
+    return Open(kDemo, options)->Plan({{4000}});
+  };
+  const auto bytes = [](const PlanReport& report, const std::string& tier, bool all) {
+    int64_t sum = 0;
+    for (const auto& row : report.memory) {
+      if (row.tier == tier && (all || row.what == "KV: keys in 2 bits")) sum += row.bytes;
+    }
+    return sum;
+  };
+  const Result<PlanReport> free = plan("auto");
+  ASSERT_TRUE(free.ok()) << free.status().message();
+  EXPECT_EQ(free->selection->sketches, "device");
+  EXPECT_EQ(bytes(*free, "host", false), 0);
+  const int64_t on_device = plan("device")->smallest_kv_memory;
+  const int64_t on_host = plan("host")->smallest_kv_memory;
+  EXPECT_LT(on_host, on_device);
+  EXPECT_EQ(free->smallest_kv_memory, on_host);
+  const Request request = RequestOf(Quoting(*Open(kDemo), 3950, 2), 20);
+  const std::vector<TokenId> tokens = Fresh(kDemo, options, request).tokens;
+
+  options.kv_memory = on_host;
+  Result<PlanReport> refused = plan("device");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("kv_memory"), std::string::npos);
+  const Result<PlanReport> tight = plan("auto");
+  ASSERT_TRUE(tight.ok()) << tight.status().message();
+  EXPECT_EQ(tight->selection->sketches, "host");
+  EXPECT_GT(bytes(*tight, "host", false), 0);
+  options.host_memory = tight->smallest_host_memory;
+  const Result<PlanReport> tightest = plan("auto");
+  ASSERT_TRUE(tightest.ok()) << tightest.status().message();
+  EXPECT_EQ(Fresh(kDemo, options, request).tokens, tokens);
+  options.host_memory -= 4096;
+  EXPECT_FALSE(plan("auto").ok());
+  options.host_memory += 4096;
+  options.kv_memory -= 4096;
+  EXPECT_FALSE(plan("auto").ok());
+}
+
 }  // namespace
 }  // namespace headway

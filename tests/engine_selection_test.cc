@@ -118,6 +118,52 @@ TEST_P(Selection, WherePagesLieNeverChangesABit) {
   }
 }
 
+// By the device's budget, or by the host's, which then has room for no slab.
+TEST_P(Selection, WhereSketchesLieNeverChangesABit) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 9);
+  kv::SelectionPolicy rarely = TwoLooks(40);
+  rarely.candidates_refresh = 4;
+  kv::SelectionPolicy by_pages = SearchesPages(40);
+  by_pages.summary.sketch = SketchKind::kTwoBits;
+  for (const kv::SelectionPolicy& policy : {TwoLooks(40), rarely, by_pages}) {
+    HarnessConfig config = HarnessConfig::Default();
+    config.selection = policy;
+    config.sketches = Tier::kDevice;
+    const LogitRows expected = RunTokens(*model, config, tokens, 40);
+    config.sketches = Tier::kHost;
+    for (const bool poisoned : {false, true}) {
+      config.poison_freed = poisoned;
+      for (const int group_heads : {0, 1, 2}) {
+        HarnessConfig other = config;
+        other.group_heads = group_heads;
+        other.host_slabs = 0;
+        const std::string groups = ", groups of " + std::to_string(group_heads);
+        ExpectSameBits(expected, RunTokens(*model, other, tokens, 40), "slabs there" + groups);
+        other.placement = kv::PlacementKind::kLru;
+        other.device_slabs = 7;
+        other.host_slabs = 1 << 20;
+        ExpectSameBits(expected, RunTokens(*model, other, tokens, 40), "slabs move" + groups);
+        other.placement = kv::PlacementKind::kHostOnly;
+        other.device_slabs = 0;
+        ExpectSameBits(expected, RunTokens(*model, other, tokens, 40), "slabs below" + groups);
+      }
+    }
+  }
+}
+
+TEST_P(Selection, BatchesWithSketchesOnTheHostLiveAsOthers) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = TwoLooks(8);
+  HarnessConfig below = config;
+  below.sketches = Tier::kHost;
+  HarnessConfig away = below;
+  away.placement = kv::PlacementKind::kHostOnly;
+  away.device_slabs = 0;
+  ExpectBatchesNear(*model, {config, below, away});
+}
+
 // Where there is a bus; elsewhere kernels do not use it.
 TEST_P(Selection, NoPageCacheChangesABit) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));

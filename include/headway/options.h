@@ -140,6 +140,9 @@ struct EngineOptions {
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
   // the keys themselves, of which the device keeps 2 bits a channel.
   int sparse_looks = 1;
+  // Where these bits lie: "device", "host", where kernels read those of the candidates in place, or
+  // "auto": on the device, or where they do not fit it, or it is faster without them, on the host.
+  std::string sparse_sketches = "auto";
   // 2: whole pages have summaries, too. A search looks at these alone, and lists pages with eight
   // times the keys, among whose blocks each token chooses. Decode alone, with pages, quest and
   // infllm. kSparseLevelsAuto: 2, with one search for 8 tokens, where a GPU reads sequences that

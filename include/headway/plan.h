@@ -62,6 +62,7 @@ struct SelectionReport {
   int block = 0;
   double scored_bytes = 0.0;  // that the choice reads of each key and KV head, on average
   int looks = 1;
+  std::string sketches;    // of two looks at keys: where their bits lie, "device" or "host"
   int levels = 1;          // of summaries: those of pages are searched first
   int64_t candidates = 0;  // keys that the first of two looks lists for a KV head, on average
   int64_t refresh = 1;     // tokens that one choice is for

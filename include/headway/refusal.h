@@ -41,6 +41,7 @@ enum class Option {
   kHeadPattern,
   kSelector,
   kSparseTopP,
+  kSparseSketches,
   kSparseEpsilon,
   kSparseDenseEvery,
   kSparseDelta,

@@ -37,6 +37,7 @@ constexpr Named kNames[] = {
     {Option::kHeadPattern, "head_pattern"},
     {Option::kSelector, "selector"},
     {Option::kSparseTopP, "sparse_top_p"},
+    {Option::kSparseSketches, "sparse_sketches"},
     {Option::kSparseEpsilon, "sparse_epsilon"},
     {Option::kSparseDenseEvery, "sparse_dense_every"},
     {Option::kSparseDelta, "sparse_delta"},

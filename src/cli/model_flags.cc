@@ -240,7 +240,10 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(
       app, sparse, "--sparse-looks", &engine.sparse_looks, {1, 2},
       "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "
-      "which take a sixteenth of a 16-bit cache on the device; with pages only");
+      "which take a sixteenth of a 16-bit cache; with pages only");
+  AddChoice(
+      app, sparse, "--sparse-sketches", &engine.sparse_sketches, {"auto", "device", "host"},
+      "where these bits lie; auto: on the device where that is no slower, else in host memory");
   AddAuto(
       app, sparse, "--sparse-levels", &engine.sparse_levels, 2,
       "2: decode looks at summaries of whole pages first, and at those of blocks in the best "

@@ -36,6 +36,7 @@ constexpr Flag kFlags[] = {
     {Option::kHeadPattern, "--head-pattern"},
     {Option::kSelector, "--sparse"},
     {Option::kSparseTopP, "--sparse-top-p"},
+    {Option::kSparseSketches, "--sparse-sketches"},
     {Option::kSparseEpsilon, "--sparse-epsilon"},
     {Option::kSparseDenseEvery, "--sparse-dense-every"},
     {Option::kSparseDelta, "--sparse-delta"},

@@ -281,6 +281,7 @@ Json PlanJson(const PlanReport& plan) {
                          {"recent", plan.selection->recent},
                          {"block", plan.selection->block},
                          {"looks", plan.selection->looks},
+                         {"sketches", plan.selection->sketches},
                          {"levels", plan.selection->levels},
                          {"refresh", plan.selection->refresh},
                          {"candidates_refresh", plan.selection->candidates_refresh},

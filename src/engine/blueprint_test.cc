@@ -266,6 +266,45 @@ TEST(Blueprint, StepsThatDraftLeavePlansExact) {
   EXPECT_EQ(limits.selection.from, 0);
 }
 
+// A subject of 100,000 tokens that looks twice.
+Subject LookingTwice() {
+  Subject subject = Selecting(200'000);
+  subject.length = 100'000;
+  subject.settings.selection.summary.sketch = SketchKind::kTwoBits;
+  subject.settings.selection.breadth = kv::SelectionPolicy::kTwoLooks;
+  return subject;
+}
+
+int64_t BytesOf(const Blueprint& blueprint, Tier tier, const std::string& tag) {
+  int64_t bytes = 0;
+  for (const plan::MemoryRow& row : blueprint.plan.memory) {
+    if (row.tier == tier && row.tag == tag) bytes += row.bytes;
+  }
+  return bytes;
+}
+
+TEST(Blueprint, SketchesLieOnTheDeviceOrWhereTheyAreAskedFor) {
+  Subject subject = LookingTwice();
+  constexpr const char* kTag = "KV: keys in 2 bits";
+  for (const std::optional<Tier> asked :
+       {std::optional<Tier>(), std::optional(Tier::kDevice), std::optional(Tier::kHost)}) {
+    subject.settings.selection.sketches = asked;
+    for (const Result<Blueprint>& drawn : {subject.OnGpu(), subject.OnCpu()}) {
+      ASSERT_TRUE(drawn.ok()) << drawn.status().message();
+      const Tier tier = asked.value_or(Tier::kDevice);
+      const kv::StoreOptions& store = drawn->layout.store;
+      EXPECT_EQ(store.sketches, tier);
+      const int64_t bytes = store.summary_frames * store.format.sketch_bytes();
+      EXPECT_GE(bytes, int64_t{2} * 2 * 64 / 4 * subject.length);
+      EXPECT_EQ(BytesOf(*drawn, Tier::kDevice, kTag), tier == Tier::kDevice ? bytes : 0);
+      EXPECT_EQ(BytesOf(*drawn, Tier::kHost, kTag), tier == Tier::kHost ? bytes : 0);
+      // A GPU has page tables for what it reaches of the host's memory.
+      const bool maps = drawn->own_memory && tier == Tier::kHost;
+      EXPECT_EQ(BytesOf(*drawn, Tier::kDevice, "page tables of host memory") > 0, maps);
+    }
+  }
+}
+
 // On any device decode reads listed pages from disk into memory of the host, beside which lists
 // have theirs: also those that come down, where the host does not read the device's memory.
 TEST(Blueprint, MemoryOfPagesThatAreListedOnDiskIsPlanned) {

@@ -67,6 +67,7 @@ kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
       basis.salience.reselects() ? kv::SalientBlocks::kSummary : basis.selection.summary;
   store.format.page_summaries = basis.selection.searches_pages();
   store.summary_frames = SummaryFrames(basis, store.format);
+  store.sketches = cut.sketches;
   store.bounce_slabs = cut.bounce_slabs;
   return store;
 }
@@ -252,6 +253,11 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
     return LayOut(*shared, cut, plan::GatherTokens(cut, shared->lengths));
   };
   plan::CostModel costs;
+  if (basis.selection.sketches.has_value()) {
+    costs.sketch_tiers = {*basis.selection.sketches};
+  } else if (basis.selection.summary.sketched()) {
+    costs.sketch_tiers = {Tier::kDevice, Tier::kHost};
+  }
   costs.cache = [shared, lay_out](const plan::CacheChoice& cut) {
     const Layout layout = lay_out(cut);
     const kv::StoreOptions& store = layout.store;
@@ -269,6 +275,7 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
         footprint.staging,
         demoted == nullptr ? footprint.summaries : Demoted::SummaryBytes(*demoted),
         footprint.sketches,
+        footprint.host_sketches,
         footprint.bounce,
         store.format.slab_bytes(),
         store.format.x_slab_bytes(),

@@ -28,7 +28,7 @@ enum class Order : uint8_t {
 };
 
 // Every member: one that is added to the options is added here.
-static_assert(sizeof(EngineOptions) == 1328);
+static_assert(sizeof(EngineOptions) == 1368);
 template <typename Wire, typename Options>
 requires std::is_same_v<std::remove_const_t<Options>, EngineOptions>
 void Pass(Wire& wire, Options& o) {
@@ -39,7 +39,7 @@ void Pass(Wire& wire, Options& o) {
        o.sparsity, o.sink_tokens, o.recent_tokens, o.selector, o.sparse_keys, o.sparse_sink,
        o.sparse_recent, o.sparse_share, o.sparse_top_p, o.sparse_least, o.sparse_epsilon,
        o.sparse_delta, o.sparse_block, o.hip_stages, o.hip_refresh, o.hip_outer_keys,
-       o.hip_positions, o.sparse_looks, o.sparse_levels, o.sparse_refresh,
+       o.hip_positions, o.sparse_looks, o.sparse_sketches, o.sparse_levels, o.sparse_refresh,
        o.sparse_candidates_refresh, o.sparse_from, o.sparse_cache, o.found_shares, o.sparse_prefill,
        o.sparse_dense_every, o.reach, o.reach_positions, o.evict, o.evict_budget, o.evict_window,
        o.evict_pool, o.evict_sink, o.evict_safeguard, o.evict_steepness, o.evict_future,

@@ -32,6 +32,7 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.block = policy.summary.block_slots;
   report.scored_bytes = policy.ScoredBytes(blueprint.layout.store.format.page);
   report.looks = policy.summary.sketched() ? 2 : 1;
+  if (report.looks == 2) report.sketches = TierName(blueprint.plan.cache.sketches);
   report.levels = policy.searches_pages() ? 2 : 1;
   report.refresh = policy.refresh;
   report.candidates_refresh = policy.SearchSteps(blueprint.layout.store.format.page.page_slots);

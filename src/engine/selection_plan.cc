@@ -174,6 +174,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
     const int64_t blocks = CeilDiv(std::min(keys, longest), int64_t{policy.summary.block_slots});
     (policy.summary.sketched() ? chosen.sketch_bytes : chosen.candidate_bytes) =
         static_cast<double>(blocks * policy.summary.bytes(shape.head_dim));
+    chosen.sketch_bits = static_cast<double>(blocks * policy.summary.sketch_bytes(shape.head_dim));
   }
   if (placement == kv::PlacementKind::kRecent || placement == kv::PlacementKind::kHostOnly ||
       placement == kv::PlacementKind::kDiskOnly) {

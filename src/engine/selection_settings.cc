@@ -219,6 +219,22 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
   return OkStatus();
 }
 
+// Where sketches lie.
+Status ReadSketches(const EngineOptions& options, kv::SelectionPolicy* policy) {
+  const std::string& tier = options.sparse_sketches;
+  if (tier == "auto") return OkStatus();
+  if (tier != "device" && tier != "host") {
+    return Wrong({Option::kSparseSketches, ": '" + tier + "' is none of auto, device, host"});
+  }
+  if (options.sparse_looks != 2) {
+    return Wrong({Option::kSparseSketches,
+                  " says where the bits of keys lie that a second look "
+                  "reads; ask for two looks, or leave it out"});
+  }
+  policy->sketches = tier == "host" ? Tier::kHost : Tier::kDevice;
+  return OkStatus();
+}
+
 // A second look at sketches, or at the summaries of candidates that serve some tokens.
 Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* policy) {
   if (options.sparse_looks == 2) {
@@ -229,6 +245,7 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
     policy->breadth = kv::SelectionPolicy::kTwoLooks;
     policy->summary.sketch = SketchKind::kTwoBits;
   }
+  if (Status s = ReadSketches(options, policy); !s.ok()) return s;
   if (options.sparse_candidates_refresh > 1) {
     if (!HasSummaries(policy->summary.kind)) {
       return Wrong(

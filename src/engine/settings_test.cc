@@ -162,6 +162,24 @@ std::string WrongSelecting(const std::function<void(EngineOptions&)>& change) {
   });
 }
 
+TEST(Settings, WhereSketchesLieIsRead) {
+  EngineOptions options;
+  options.selector = "pages";
+  options.sparse_sketches = "host";
+  EXPECT_EQ(ReadSettings(options).status().message(),
+            "sparse_sketches says where the bits of keys lie that a second look reads; ask for two "
+            "looks, or leave it out");
+  options.sparse_looks = 2;
+  EXPECT_EQ(ReadSettings(options)->selection.sketches, Tier::kHost);
+  options.sparse_sketches = "device";
+  EXPECT_EQ(ReadSettings(options)->selection.sketches, Tier::kDevice);
+  options.sparse_sketches = "auto";
+  EXPECT_FALSE(ReadSettings(options)->selection.sketches.has_value());
+  options.sparse_sketches = "disk";
+  EXPECT_EQ(ReadSettings(options).status().message(),
+            "sparse_sketches: 'disk' is none of auto, device, host");
+}
+
 TEST(Settings, SelectionsThatCannotBeAreRefused) {
   const auto& wrong = WrongSelecting;
   EXPECT_EQ(

@@ -68,7 +68,13 @@ struct Meter::Selection {
   SegmentPlace place;
   SelectItem select;
   AttendBlocksItem attend;
+  int64_t sketch_offset = 0;  // in a summary
   int64_t summary_bytes = 0;
+
+  void PlaceSummary(const std::byte* at) {
+    place.summary = at;
+    place.sketch = at + sketch_offset;
+  }
 };
 
 Meter::Selection Meter::SelectionOf(int64_t rows, int64_t keys, Looks looks) {
@@ -87,7 +93,7 @@ Meter::Selection Meter::SelectionOf(int64_t rows, int64_t keys, Looks looks) {
   blocked.codes_head_stride = blocked.blocks * kSummary.code_bytes(sizes_.head_dim);
   blocked.scales_offset = sizes_.heads * blocked.codes_head_stride;
   blocked.scales_head_stride = 2 * blocked.blocks;
-  blocked.sketch_offset =
+  made.sketch_offset =
       blocked.scales_offset + sizes_.heads * blocked.blocks * SummaryFormat::scale_bytes();
   blocked.sketch_head_stride = blocked.blocks * kSummary.sketch_bytes(sizes_.head_dim);
   made.summary_bytes =
@@ -136,7 +142,7 @@ Result<double> Meter::ChoiceSeconds(int64_t tokens, int64_t keys, Looks looks) {
       std::max<int64_t>(1, sizes_.weights * WeightBytes() / 2 / selection.summary_bytes);
   int64_t turn = 0;
   return Seconds(*compute_, tokens > 1 ? 1 : 64, [&](int) {
-    selection.place.summary = memory_->data() + turn++ % turns * selection.summary_bytes;
+    selection.PlaceSummary(memory_->data() + turn++ % turns * selection.summary_bytes);
     Choose(&selection);
   });
 }
@@ -191,7 +197,7 @@ Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pa
   const bool host = pages == ListedPages::kHost;
   const int64_t page_bytes = 2 * selection.select.keys.v_offset;
   selection.place.slab = host ? pinned_->data() : memory_->data();
-  selection.place.summary = memory_->data() + RoundUp(page_bytes, 256);
+  selection.PlaceSummary(memory_->data() + RoundUp(page_bytes, 256));
   Choose(&selection);
   AttendBlocksItem& attend = selection.attend;
   attend.keys = selection.select.keys;

@@ -104,11 +104,12 @@ struct SummarizeItem {
   int64_t sketch_head_stride = 0;  // in bytes
 };
 
-// Where a segment of the cache of a head group lies: a slab and its summaries, in memory that the
-// device reads in place (its own, or pinned host memory; summaries in its own).
+// Where a segment of the cache of a head group lies: a slab, its summaries and their sketches, in
+// memory that the device reads in place (its own, or pinned host memory; summaries in its own).
 struct SegmentPlace {
   const std::byte* slab = nullptr;
   const std::byte* summary = nullptr;
+  const std::byte* sketch = nullptr;  // null where summaries have none
   int64_t position = 0;  // of its first key; read where listed blocks are moved (BlockMove)
   // Of the slab's pages, where a BlockCache may keep them: others have another version. 0: they are
   // read where they lie.
@@ -135,13 +136,12 @@ struct BlockedKeys {
   int64_t params_offset = 0;
   int64_t params_page_stride = 0;
   int64_t params_head_stride = 0;
-  // In a summary: codes, head by head; scales and sketches. Sketches, and choices by more rows than
-  // one, have their codes at its beginning.
+  // In a summary: codes, head by head, and scales. Formats with sketches, and choices by more rows
+  // than one, have their codes at its beginning. Sketches lie head by head from their place on.
   int64_t codes_offset = 0;        // bytes
   int64_t codes_head_stride = 0;   // bytes
   int64_t scales_offset = 0;       // bytes
   int64_t scales_head_stride = 0;  // elements
-  int64_t sketch_offset = 0;       // bytes
   int64_t sketch_head_stride = 0;  // bytes
 };
 

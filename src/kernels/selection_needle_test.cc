@@ -53,7 +53,8 @@ struct Text {
     of.scales = reinterpret_cast<float*>(memory.data() + codes);
     of.sketch = memory.data() + codes + scales;
     ref::Summarize(kFormat, summary, {&of, 1});
-    const SegmentPlace place = {reinterpret_cast<const std::byte*>(keys.data()), memory.data()};
+    const SegmentPlace place = {reinterpret_cast<const std::byte*>(keys.data()), memory.data(),
+                                of.sketch};
     std::vector<int32_t> list(kBlocks);
     int32_t count = 0;
     SelectItem item = {.q = query.data(),
@@ -62,8 +63,7 @@ struct Text {
                                 .blocks = kBlocks,
                                 .segment_blocks = kBlocks,
                                 .page_stride = of.keys.page_stride,
-                                .scales_offset = codes,
-                                .sketch_offset = codes + scales},
+                                .scales_offset = codes},
                        .budget = budget,
                        .blocks = list.data(),
                        .capacity = kBlocks,

@@ -67,7 +67,7 @@ class Sketched {
   }
 
   std::vector<int32_t> List(std::vector<float> q, const SelectionBudget& budget) const {
-    const SegmentPlace place = {nullptr, memory_.data()};
+    const SegmentPlace place = {nullptr, memory_.data(), memory_.data() + 12 * blocks_};
     std::vector<int32_t> list(static_cast<size_t>(blocks_), -1);
     std::vector<int32_t> candidates = list;
     int32_t count = -1;
@@ -77,8 +77,7 @@ class Sketched {
                                       .heads = 1,
                                       .blocks = blocks_,
                                       .segment_blocks = blocks_,
-                                      .scales_offset = 4 * blocks_,
-                                      .sketch_offset = 12 * blocks_},
+                                      .scales_offset = 4 * blocks_},
                              .budget = budget,
                              .blocks = list.data(),
                              .capacity = blocks_,

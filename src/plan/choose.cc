@@ -159,15 +159,18 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
   std::vector<CacheChoice> candidates;
   for (int64_t segment : segments) {
     for (int64_t chunk : chunks) {
-      for (int group : groups) {
-        CacheChoice choice;
-        choice.recompute = request.fixed.recompute;
-        choice.group_heads = group;
-        choice.chunk = chunk;
-        choice.segment_tokens = segment;
-        choice.staging_slabs = request.fixed.staging_slabs.value_or(kStaging);
-        choice.bounce_slabs = request.budgets.disk > 0 ? kStaging : 0;
-        candidates.push_back(choice);
+      for (const Tier sketches : request.costs.sketch_tiers) {
+        for (int group : groups) {
+          CacheChoice choice;
+          choice.recompute = request.fixed.recompute;
+          choice.group_heads = group;
+          choice.chunk = chunk;
+          choice.segment_tokens = segment;
+          choice.staging_slabs = request.fixed.staging_slabs.value_or(kStaging);
+          choice.bounce_slabs = request.budgets.disk > 0 ? kStaging : 0;
+          choice.sketches = sketches;
+          candidates.push_back(choice);
+        }
       }
     }
   }

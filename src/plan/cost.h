@@ -66,6 +66,9 @@ struct KeySelection {
   double summary_bytes = 0.0;  // of a key
   // That a second look reads of all its candidates, of sketches or of summaries; 0: there is none.
   double sketch_bytes = 0.0, candidate_bytes = 0.0;
+  // Of sketch_bytes, what sketches have, the rest being the summaries'; and where they lie.
+  double sketch_bits = 0.0;
+  Tier sketches = Tier::kDevice;
   double choices = 1.0;  // that one search of all summaries or keys serves
   // Of `keys`, those at the begin and at the end of a sequence, where slabs of these lie on the
   // device before others do, or none does.

@@ -179,15 +179,16 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
   fit.x_slabs = sizes.x_slabs;
   int64_t left = sizes.slabs;
   // What is there for the cache, and what of it is not for slabs of K and V.
-  const int64_t host = request.budgets.host - weights - bytes.on_host;
+  const int64_t host = request.budgets.host - weights - bytes.fixed_on_host();
   fit.bounce = places.disk_tier ? bytes.bounce : 0;
   const int64_t on_host = HostBounce(request, fit.bounce) + fit.x_slabs * bytes.x_slab;
   if (fixed > limit || host < 0 || places.disk < 0) return fit;
   const bool all_stay =
       request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
   int64_t on_host_most = 0;  // slabs
-  if (!all_stay || streams || places.disk_tier) {
-    const int64_t beside = weights + bytes.on_host + fit.bounce + fit.x_slabs * bytes.x_slab;
+  if (!all_stay || streams || places.disk_tier || bytes.fixed_on_host() > 0) {
+    const int64_t beside =
+        weights + bytes.fixed_on_host() + fit.bounce + fit.x_slabs * bytes.x_slab;
     if (!all_stay && request.keep_on_host) {
       const int64_t room = std::max<int64_t>(host - on_host, 0) / bytes.slab;
       on_host_most = SlabsOnHost(request, sizes, places, beside, std::min(left, room));

@@ -72,6 +72,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "weights: bounce buffers", weights.bounce);
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
+  add(Tier::kHost, "KV: keys in 2 bits", bytes.host_sketches);
   add(Tier::kHost, request.kept.by_cores ? "KV: kept tokens" : "KV: demoted tokens", bytes.on_host);
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
   add(Tier::kHost, "observed weights", bytes.kept_host);
@@ -202,11 +203,13 @@ Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice) {
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
   // Slabs move as they are: encoded, and with what pads their pages.
   const auto slots = static_cast<double>(choice.segment_tokens * choice.group_heads);
+  KeySelection selection = request.selection;
+  selection.sketches = choice.sketches;
   return {request.shape,
           request.window,
           static_cast<double>(SlabHeads(request)) / static_cast<double>(heads),
           static_cast<double>(request.costs.cache(choice).slab) / slots,
-          request.selection,
+          selection,
           request.lossless,
           request.group};
 }

@@ -32,6 +32,7 @@ struct CacheChoice {
   // Share of the tokens that keep X instead of K and V, and are recomputed; then all heads are one
   // group.
   double recompute = 0.0;
+  Tier sketches = Tier::kDevice;  // where those of keys lie: there, or on the host
 };
 
 // Bytes that a choice takes, as the rooms that will allocate them say.
@@ -41,7 +42,8 @@ struct CacheBytes {
   int64_t streaming_heads = 0;
   int64_t staging = 0;
   int64_t summaries = 0;
-  int64_t sketches = 0;
+  int64_t sketches = 0;       // on the device
+  int64_t host_sketches = 0;  // or on the host
   int64_t bounce = 0;
   int64_t slab = 0;    // one slab
   int64_t x_slab = 0;  // one of X
@@ -53,12 +55,16 @@ struct CacheBytes {
   int64_t kept_host = 0;
   int64_t kept_file = 0;
 
+  // What lies on the host beside slabs, whatever the tiers of these.
+  int64_t fixed_on_host() const { return on_host + host_sketches; }
   // What the fast tier holds beside slabs.
   int64_t fixed() const {
     return open_pages + append_buffer + streaming_heads + staging + summaries + sketches + kept;
   }
 };
 struct CostModel {
+  // Where sketches of keys may lie, first the tier that is taken where nothing speaks for another.
+  std::vector<Tier> sketch_tiers = {Tier::kDevice};
   std::function<CacheBytes(const CacheChoice&)> cache;
   std::function<int64_t(const CacheChoice&)> activations;
   std::function<int64_t(const CacheChoice&)> workspace;

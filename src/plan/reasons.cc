@@ -61,6 +61,18 @@ std::string WhyNoLonger(const PlanRequest& request, const CacheChoice& longer,
   return what_does_not_fit + " of a longer one would not fit";
 }
 
+// Why sketches of keys lie in host memory.
+std::string WhySketchesOnHost(const PlanRequest& request, const Fit& fit, const Plan& plan) {
+  if (request.costs.sketch_tiers.size() == 1) return "as asked";
+  CacheChoice there = plan.cache;
+  there.sketches = Tier::kDevice;
+  const Fit on_device = TryFit(request, there);
+  if (!on_device.ok) return "they would not fit on the device";
+  if (on_device.weight_layers < fit.weight_layers) return "on the device weights would have to go";
+  return request.machine != nullptr ? "predicted to be faster than on the device"
+                                    : "on the device they would take the room of keys";
+}
+
 // Where the weights are that do not stay on the device.
 void ExplainWeights(const PlanRequest& request, const Fit& fit, Plan* plan) {
   const auto say = [&](std::string sentence) { plan->reasons.push_back(std::move(sentence)); };
@@ -107,6 +119,10 @@ void GiveReasons(const PlanRequest& request, const Fit& fit, Plan* plan) {
         (fit.x_slabs > 0 ? ", " + share(fit.x_slabs) + " recomputed from X in host memory" : ""));
   }
   ExplainRecompute(request, fit, plan);
+  if (plan->cache.sketches == Tier::kHost) {
+    say("second looks read their 2 bits of each key in host memory: " +
+        WhySketchesOnHost(request, fit, *plan));
+  }
   const int64_t heads = int64_t{request.shape.layers} * request.shape.kv_heads;
   if (const int64_t streaming = heads - SlabHeads(request); streaming > 0) {
     say(std::to_string(streaming) + " of " + std::to_string(heads) +

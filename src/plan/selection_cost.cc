@@ -22,11 +22,22 @@ double ShareAt(std::span<const Found> points, double size) {
   return points.back().share;
 }
 
+// Bytes of sketches that a choice of a layer reads over the bus.
+double SketchBytesAway(const MachineProfile& machine, const Subject& subject) {
+  const KeySelection& selection = subject.selection;
+  const bool away = machine.own_memory && selection.sketches == Tier::kHost;
+  return away ? subject.shape.kv_heads * selection.sketch_bits : 0.0;
+}
+
 }  // namespace
 
 double ChoiceLaunchSeconds(const MachineProfile& machine) {
   constexpr double kLaunches = 5.0;  // about as long as so many: the steps of a threshold wait
   return kLaunches * machine.launch_seconds;
+}
+
+double SketchBusSeconds(const MachineProfile& machine, const Subject& subject) {
+  return SketchBytesAway(machine, subject) / InPlaceRate(machine);
 }
 
 double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys) {
@@ -39,7 +50,9 @@ double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, doub
   const double heads = subject.shape.kv_heads;
   const double search = look(heads * keys * selection.summary_bytes, machine.selection);
   return search / selection.choices + look(heads * selection.candidate_bytes, machine.selection) +
-         look(heads * selection.sketch_bytes, machine.second_look);
+         look(heads * selection.sketch_bytes - SketchBytesAway(machine, subject),
+              machine.second_look) +
+         SketchBusSeconds(machine, subject);
 }
 
 double InPlaceRate(const MachineProfile& machine) {

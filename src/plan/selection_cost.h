@@ -16,6 +16,9 @@ namespace headway::plan {
 // of all summaries that serves some choices counts as a part of each.
 double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, double keys);
 
+// Of that, reading the sketches that lie in host memory.
+double SketchBusSeconds(const MachineProfile& machine, const Subject& subject);
+
 // What the launches of a choice take beside its bytes, where that was not measured.
 double ChoiceLaunchSeconds(const MachineProfile& machine);
 

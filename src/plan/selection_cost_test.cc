@@ -43,6 +43,35 @@ TEST(SelectionCost, AChoiceReadsSummariesAtItsOwnRate) {
   EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 / 4.0 + 2e6 / 1e11, 1e-12);
 }
 
+// What is read of sketches in host memory comes by the bus, at the rate of reads in place.
+TEST(SelectionCost, SketchesInHostMemoryCrossTheBus) {
+  Subject subject = Choosing();
+  subject.selection.summary_bytes = 0.0;
+  subject.selection.sketch_bytes = 3e6;
+  subject.selection.sketch_bits = 2e6;
+  MachineProfile machine = Simple();
+  machine.second_look = {{{1.0, 1e10}}};
+  machine.read_in_place = 5e9;
+  machine.own_memory = true;
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 3e6 / 1e10, 1e-12);
+  EXPECT_EQ(SketchBusSeconds(machine, subject), 0.0);
+  subject.selection.sketches = Tier::kHost;
+  EXPECT_NEAR(SketchBusSeconds(machine, subject), 2e6 / 5e9, 1e-12);
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 1e6 / 1e10 + 2e6 / 5e9, 1e-12);
+  // Of a decode step, once for each choice.
+  const std::vector<int64_t> lengths = {1'000'000, 1'000'000};
+  const auto bus = [&] {
+    const StepTime step = PredictDecode(machine, subject, {}, lengths);
+    return step.busy[static_cast<size_t>(CostLane::kHostToDevice)];
+  };
+  EXPECT_NEAR(bus(), 2.0 * 2e6 / 5e9, 1e-12);
+  subject.selection.refresh = 4.0;
+  EXPECT_NEAR(bus(), 2.0 * 2e6 / 5e9 / 4.0, 1e-12);
+  machine.own_memory = false;
+  EXPECT_EQ(bus(), 0.0);
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 3e6 / 1e10, 1e-12);
+}
+
 TEST(SelectionCost, APromptScoresBlocksByPooledQueries) {
   Subject subject = Choosing();
   MachineProfile machine = Simple();

@@ -336,8 +336,7 @@ class Simulation {
     });
   }
 
-  // Blocks are scored and listed; what is listed is read in place, from the device and over the bus
-  // at once.
+  // Blocks are scored and listed; listed ones are read in place, there and over the bus at once.
   void Select(double keys, double chosen) {
     if (prefill_) return SelectInPrefill(keys, chosen);
     const KeysAway of_chosen = Away(keys, chosen);
@@ -361,8 +360,9 @@ class Simulation {
              std::max(on_bus, (scored - scored_away) / KeyChoiceRate(machine_, selection, 1.0)) +
                  ChoiceLaunchSeconds(machine_) / selection.refresh);
     } else {
-      Device(&time_.attention,
-             sequences * ChoiceSeconds(machine_, subject_, keys / sequences) / selection.refresh);
+      const double choices = sequences / selection.refresh;
+      Busy(CostLane::kHostToDevice) += choices * SketchBusSeconds(machine_, subject_);
+      Device(&time_.attention, choices * ChoiceSeconds(machine_, subject_, keys / sequences));
     }
     const double pages_there = ReadListedPages(keys, of_disk);
     // A launch of each sequence for what is listed, and one for the open pages of all.

@@ -165,6 +165,7 @@ plan::Plan StepHarness::PlanFor(const ModelConfig& model, const Workload& worklo
   plan.cache.segment_tokens = config_.segment_pages * config_.page_slots;
   plan.cache.staging_slabs = config_.staging_slabs;
   plan.cache.bounce_slabs = 2;
+  plan.cache.sketches = config_.sketches;
   plan.slabs[static_cast<size_t>(Tier::kDisk)] = 1;
   plan.host_share = config_.host_share;
   const bool windows = std::any_of(model.windows.begin(), model.windows.end(),
@@ -227,8 +228,8 @@ void StepHarness::MakeBudgets(Layout* layout) {
                     fixed.summaries + fixed.sketches + config_.page_cache_bytes +
                     config_.device_slabs * slab + kept + summaries + (on_host ? 0 : salient));
   host_budget_ = std::make_unique<Budget>(
-      "host", fixed.bounce + (on_host ? salient : 0) + let_go + config_.host_slabs * slab +
-                  config_.host_slabs * options->format.x_slab_bytes());
+      "host", fixed.bounce + fixed.host_sketches + (on_host ? salient : 0) + let_go +
+                  config_.host_slabs * slab + config_.host_slabs * options->format.x_slab_bytes());
   options->device_budget = device_budget_.get();
   options->host_budget = host_budget_.get();
   options->disk_budget = &disk_budget_;

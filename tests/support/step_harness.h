@@ -42,7 +42,8 @@ struct HarnessConfig {
   int64_t gather_pages = 0;  // of a gather; 0: of a segment and a half
   kv::HeadPattern pattern;
   kv::SelectionPolicy selection;
-  kv::EvictionPolicy eviction;  // the store then holds one prompt at a time
+  Tier sketches = Tier::kDevice;  // where those of its second looks lie
+  kv::EvictionPolicy eviction;    // the store then holds one prompt at a time
   kv::SaliencePolicy salience;
   bool salient_on_host = false;
   bool poison_freed = false;

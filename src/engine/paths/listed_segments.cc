@@ -18,7 +18,6 @@ BlockedKeys BlockedKeysIn(const kv::CacheFormat& format) {
   keys.codes_head_stride = format.summary_head_stride();
   keys.scales_offset = format.summary_scales_offset();
   keys.scales_head_stride = 2 * format.segment_blocks();
-  keys.sketch_offset = format.sketch_offset();
   keys.sketch_head_stride = format.sketch_head_stride();
   return keys;
 }

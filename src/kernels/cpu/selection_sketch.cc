@@ -67,7 +67,8 @@ class Look {
     for (int64_t i = chunk * kChunk; i < end; ++i) {
       const int64_t block = entries.BlockAt(i);
       const int64_t in_segment = block % keys.segment_blocks;
-      const std::byte* at = SegmentOf(keys, head, block).summary;
+      const SegmentPlace& segment = SegmentOf(keys, head, block);
+      const std::byte* at = segment.summary;
       const int64_t result = head * call_.group * memory_.stride + i;
       sketch_ops_.look(
           {.head_dim = dim,
@@ -75,7 +76,7 @@ class Look {
            .codes = at + in_group * keys.codes_head_stride + in_segment * summary.code_bytes(dim),
            .scales = reinterpret_cast<const float*>(at + keys.scales_offset) +
                      in_group * keys.scales_head_stride + 2 * in_segment,
-           .sketch = at + keys.sketch_offset + in_group * keys.sketch_head_stride +
+           .sketch = segment.sketch + in_group * keys.sketch_head_stride +
                      in_segment * summary.sketch_bytes(dim),
            .group = call_.group,
            .queries = memory_.queries + head * call_.group * 2 * QueryRow(dim),

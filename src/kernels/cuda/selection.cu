@@ -38,7 +38,9 @@ struct PlacesWork {
   uint32_t versions[kPlacesPerLaunch];
 };
 static_assert(sizeof(PlacesWork) <= 4096);
-static_assert(sizeof(ScoreWork) <= 4096 && sizeof(SketchWork) <= 4096);
+static_assert(sizeof(ScoreWork) <= 4096);
+// Two tables: more than launches took before CUDA 12.1.
+static_assert(sizeof(SketchWork) <= 8192);
 static_assert(sizeof(CandidateWork) <= 4096);
 static_assert(sizeof(AttendWork) <= 4096);
 
@@ -214,18 +216,24 @@ cudaError_t LookAtCandidates(cudaStream_t stream, const SelectionShape& shape,
                             look, item.keys.blocks - far + item.budget.OfCandidates().far_blocks);
 }
 
+// Whether sketches lie on `bytes`.
+bool SketchesAligned(const BlockedKeys& keys, int64_t bytes) {
+  return std::all_of(keys.segments.begin(), keys.segments.end(),
+                     [&](const SegmentPlace& place) {
+                       return place.sketch != nullptr &&
+                              Aligned(place.sketch, static_cast<size_t>(bytes));
+                     }) &&
+         keys.sketch_head_stride % bytes == 0;
+}
+
 cudaError_t LookAtSketchesOf(cudaStream_t stream, const SelectionShape& shape,
                              const SelectItem& item, const ChoiceWork& work) {
   const BlockedKeys& keys = item.keys;
-  if (keys.sketch_offset % 8 != 0 || keys.sketch_head_stride % 8 != 0) {
-    return cudaErrorInvalidValue;
-  }
-  const bool wide =
-      WideCodes(shape, keys) && keys.sketch_offset % 16 == 0 && keys.sketch_head_stride % 16 == 0;
+  if (!SketchesAligned(keys, 8)) return cudaErrorInvalidValue;
+  const bool wide = WideCodes(shape, keys) && SketchesAligned(keys, 16);
   const int query_heads = keys.heads * shape.group;
   SketchWork look = {};
   look.score = work.score;
-  look.sketch_offset = keys.sketch_offset;
   look.sketch_head_stride = keys.sketch_head_stride;
   look.candidates = item.candidates;
   look.sketches =
@@ -234,8 +242,11 @@ cudaError_t LookAtSketchesOf(cudaStream_t stream, const SelectionShape& shape,
                         query_heads, work.list.stride);
   look.stride = work.list.stride;
   look.block_slots = shape.summary.block_slots;
-  cudaError_t error = cudaSuccess;
-  if (item.candidates_listed) {  // by a call that has used its tops
+  // Behind the table of summaries.
+  const std::byte** const places =
+      work.score.scratch.places + TableBytes(std::ssize(keys.segments)) / sizeof(const std::byte*);
+  cudaError_t error = MakeTable(stream, keys, &SegmentPlace::sketch, places, look.table);
+  if (error == cudaSuccess && item.candidates_listed) {  // by a call that has used its tops
     error = cudaMemsetAsync(look.score.scratch.tops, 0,
                             static_cast<size_t>(query_heads) * sizeof(uint32_t), stream);
   }

@@ -108,10 +108,15 @@ int Multiprocessors();
 // The table of `keys`, with what `member` points to in each segment; enqueues what fills `places`,
 // and versions behind them, where the table has no room for them.
 using PlaceMember = const std::byte* SegmentPlace::*;
+constexpr int64_t TableBytes(int64_t segments) {
+  return RoundUp(segments * int64_t{sizeof(const std::byte*) + sizeof(uint32_t)},
+                 int64_t{sizeof(const std::byte*)});
+}
+static_assert(2 * TableBytes(1) <= int64_t{sizeof(SegmentPlace)});  // one may lie behind another
 cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember member,
                       const std::byte** places, BlockTable& table);
 
-// SegmentPlace as kernels have it, but for summaries.
+// SegmentPlace as kernels have it, but for summaries and sketches.
 struct PlacedSegment {
   const std::byte* slab;
   int32_t position;  // of its first key
@@ -189,7 +194,7 @@ struct SketchScratch {
 
 struct SketchWork {
   ScoreWork score;
-  int64_t sketch_offset;
+  BlockTable table;  // of sketches
   int64_t sketch_head_stride;
   CandidateLists candidates;
   SketchScratch sketches;

@@ -97,10 +97,11 @@ struct Record {
 __device__ Record RecordOf(const SketchWork& work, int head, int block, int sketch_bytes) {
   const ScoreWork& score = work.score;
   const int head_in_group = head % score.table.group_heads;
-  const std::byte* const summary = score.table.Find(head, block);
+  const int segment = score.table.Index(head, block);
+  const std::byte* const summary = score.table.Place(segment);
   return {summary + head_in_group * score.codes_head_stride +
               int64_t{block} * 2 * score.queries.head_dim,
-          summary + work.sketch_offset + head_in_group * work.sketch_head_stride +
+          work.table.Place(segment) + head_in_group * work.sketch_head_stride +
               int64_t{block} * sketch_bytes,
           __ldcg(reinterpret_cast<const float2*>(
               summary + score.scales_offset +

@@ -26,7 +26,7 @@
 
 namespace headway::cuda {
 
-// Memory of the GPU; what is put first, the pages, may lie in pinned host memory instead.
+// Memory of the GPU; pages and sketches may lie in pinned host memory instead.
 class GpuMemory : public SelectionHost {
  public:
   enum class Pages { kOnDevice, kPinned };
@@ -38,10 +38,10 @@ class GpuMemory : public SelectionHost {
   GpuMemory(const GpuMemory&) = delete;
   GpuMemory& operator=(const GpuMemory&) = delete;
 
-  std::byte* Put(const std::vector<std::byte>& bytes) override {
+  std::byte* Put(Piece piece, const std::vector<std::byte>& bytes) override {
     const size_t size = std::max<size_t>(bytes.size(), 1);
     void* copy = nullptr;
-    if (std::exchange(first_, false) && pages_ == Pages::kPinned) {
+    if (piece != Piece::kWorking && pages_ == Pages::kPinned) {
       EXPECT_EQ(cudaMallocHost(&copy, size), cudaSuccess);
       pinned_.push_back(copy);
       std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(copy));
@@ -54,13 +54,12 @@ class GpuMemory : public SelectionHost {
   }
   std::vector<std::byte> Get(const std::byte* at, size_t size) override {
     std::vector<std::byte> bytes(size);
-    EXPECT_EQ(cudaMemcpy(bytes.data(), at, size, cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(bytes.data(), at, size, cudaMemcpyDefault), cudaSuccess);
     return bytes;
   }
 
  private:
   const Pages pages_;
-  bool first_ = true;
   std::vector<void*> device_, pinned_;
 };
 
@@ -193,7 +192,8 @@ class CudaSelectionTest : public testing::Test {
   }
   int cached() const { return cached_; }
 
-  // Compares with the definition; elsewhere and in pinned memory the bits must be the same.
+  // Compares with the definition; elsewhere and with pages and sketches in pinned memory the bits
+  // must be the same.
   void Check(const SelectionCase& c, uint64_t seed) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + c.Name());
     ASSERT_TRUE(Of(c.activation).SupportsSelection(c.format, c.summary, c.group));

@@ -42,8 +42,7 @@ Sketch SketchOf(const SummaryFormat& summary, int head_dim, const BlockedKeys& k
                 const BlockPlace& place) {
   const std::byte* codes = CodesAt(summary, head_dim, keys, place);
   const float* scales = ScalesAt(keys, place);
-  const std::byte* bits = place.segment->summary + keys.sketch_offset +
-                          place.head * keys.sketch_head_stride +
+  const std::byte* bits = place.segment->sketch + place.head * keys.sketch_head_stride +
                           place.block * summary.sketch_bytes(head_dim);
   Sketch sketch;
   sketch.scale0 = scales[0];

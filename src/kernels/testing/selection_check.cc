@@ -27,7 +27,7 @@ bool HasInfinity(const std::vector<double>& row) {
 
 class HostMemory : public SelectionHost {
  public:
-  std::byte* Put(const std::vector<std::byte>& bytes) override {
+  std::byte* Put(Piece, const std::vector<std::byte>& bytes) override {
     constexpr std::align_val_t kAlignment{256};
     copies_.emplace_back(static_cast<std::byte*>(::operator new(bytes.size(), kAlignment)));
     std::copy(bytes.begin(), bytes.end(), copies_.back().get());
@@ -46,10 +46,29 @@ class HostMemory : public SelectionHost {
 
 std::unique_ptr<SelectionHost> NewSelectionHost() { return std::make_unique<HostMemory>(); }
 
+std::vector<std::byte> SelectionProblem::SketchPiece() const {
+  return {working.begin(), working.begin() + sketches_end_};
+}
+
+SelectionMemory SelectionProblem::PutOn(SelectionHost& host) const {
+  using Piece = SelectionHost::Piece;
+  return {host.Put(Piece::kPages, pages), host.Put(Piece::kWorking, working),
+          host.Put(Piece::kSketches, SketchPiece())};
+}
+
+std::vector<std::byte> SelectionProblem::WorkingOn(SelectionHost& host,
+                                                   const SelectionMemory& memory) const {
+  std::vector<std::byte> all = host.Get(memory.working, working.size());
+  const std::vector<std::byte> sketches =
+      host.Get(memory.sketches, static_cast<size_t>(sketches_end_));
+  std::copy(sketches.begin(), sketches.end(), all.begin());
+  return all;
+}
+
 const std::vector<std::byte>& SelectionProblem::Expected() {
   if (!expected_.empty()) return expected_;
   expected_ = working;
-  const SelectionMemory memory = {pages.data(), expected_.data()};
+  const SelectionMemory memory = {pages.data(), expected_.data(), expected_.data()};
   const std::vector<SegmentPlace> segments = Segments(memory);
   for (const auto& [summary, items] : Summaries(memory)) {
     ref::Summarize(spec.format, summary, items);
@@ -211,13 +230,13 @@ SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory)
   const int64_t segment_blocks = spec.segment_pages * spec.page_blocks();
   for (int64_t head = 0; head < spec.heads; ++head) {
     for (int64_t block = 0; block < spec.blocks(); ++block) {
-      const std::byte* summary =
-          memory.data() + summaries_[static_cast<size_t>(
-                              head / spec.group_heads * group_segments() + block / segment_blocks)];
+      const auto segment =
+          static_cast<size_t>(head / spec.group_heads * group_segments() + block / segment_blocks);
+      const std::byte* summary = memory.data() + summaries_[segment];
       const std::byte* codes = summary + head % spec.group_heads * codes_head_stride_ +
                                block % segment_blocks * code_bytes;
       outputs.summaries.insert(outputs.summaries.end(), codes, codes + code_bytes);
-      const std::byte* sketch = summary + sketch_offset_ +
+      const std::byte* sketch = memory.data() + sketches_[segment] +
                                 head % spec.group_heads * sketch_head_stride_ +
                                 block % segment_blocks * sketch_bytes;
       outputs.summaries.insert(outputs.summaries.end(), sketch, sketch + sketch_bytes);
@@ -247,7 +266,7 @@ SelectionOutputs SelectionProblem::Outputs(const std::vector<std::byte>& memory)
 std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& kernels,
                                     Stream& stream, SelectionHost& host, BlockCache cache) {
   const SelectionCase& c = problem.spec;
-  const SelectionMemory memory = {host.Put(problem.pages), host.Put(problem.working)};
+  const SelectionMemory memory = problem.PutOn(host);
   std::vector<SegmentPlace> segments = problem.Segments(memory);
   if (cache.lines != nullptr) {
     uint32_t version = 0;
@@ -264,7 +283,7 @@ std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& ke
   attend.cache = cache;
   if (cache.lines != nullptr) {
     // The first steps' states go elsewhere: those of the last one may be merged into what is there.
-    const SelectionMemory before = {memory.pages, host.Put(problem.working)};
+    const SelectionMemory before = problem.PutOn(host);
     const AttendBlocksItem spare = problem.Attend(before, segments, activation);
     AttendBlocksItem early = attend;
     early.o = spare.o;
@@ -277,7 +296,7 @@ std::vector<std::byte> RunSelection(const SelectionProblem& problem, Kernels& ke
   }
   kernels.AttendBlocks(stream, c.format, c.summary, c.group, c.scale, {&attend, 1});
   HEADWAY_CHECK(stream.Synchronize().ok());
-  return host.Get(memory.working, problem.working.size());
+  return problem.WorkingOn(host, memory);
 }
 
 }  // namespace headway

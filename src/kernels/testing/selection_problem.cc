@@ -99,11 +99,10 @@ void SelectionProblem::LayOut(Random& places) {
   scales_head_stride_ = 2 * (segment_blocks + places.Below(3));
   const int64_t sketch_bytes = spec.summary.sketch_bytes(spec.format.head_dim);
   sketch_head_stride_ = segment_blocks * sketch_bytes + kAlignment * places.Below(4);
-  sketch_offset_ =
+  page_codes_offset_ =
       RoundUp(scales_offset_ + spec.group_heads * scales_head_stride_ * int64_t{sizeof(float)},
               kAlignment) +
       kAlignment * places.Below(4);
-  page_codes_offset_ = RoundUp(sketch_offset_ + spec.group_heads * sketch_head_stride_, kAlignment);
   page_codes_head_stride_ =
       spec.by_pages ? spec.segment_pages * code_bytes + kAlignment * places.Below(4) : 0;
   page_scales_offset_ = page_codes_offset_ + spec.group_heads * page_codes_head_stride_;
@@ -119,6 +118,11 @@ void SelectionProblem::LayOut(Random& places) {
   plain_slabs_.resize(segments);
   closed_slabs_.resize(segments);
   summaries_.resize(segments);
+  sketches_.resize(segments);
+  for (const size_t i : order) {
+    sketches_[i] = in_working.Take(spec.group_heads * sketch_head_stride_);
+  }
+  sketches_end_ = in_working.Take(0);
   for (const size_t i : order) {
     plain_slabs_[i] = in_pages.Take(plain_.bytes);
     if (encoded()) closed_slabs_[i] = in_pages.Take(closed_.bytes);
@@ -300,8 +304,10 @@ PageRun SelectionProblem::RunOf(const SlabLayout& layout, std::byte* slab, int64
   return run;
 }
 
-SummarizeItem SelectionProblem::SummaryOf(const SummaryFormat& summary, std::byte* at,
+SummarizeItem SelectionProblem::SummaryOf(const SummaryFormat& summary,
+                                          const SelectionMemory& memory, size_t segment,
                                           int64_t slot) const {
+  std::byte* const at = memory.working + summaries_[segment];
   const int64_t block = slot / summary.block_slots;
   const int64_t codes = block * summary.code_bytes(spec.format.head_dim);
   if (summary.block_slots != spec.summary.block_slots) {
@@ -314,7 +320,8 @@ SummarizeItem SelectionProblem::SummaryOf(const SummaryFormat& summary, std::byt
   return {.keys = {},
           .codes = at + codes,
           .scales = At<float>(at, scales_offset_) + 2 * block,
-          .sketch = at + sketch_offset_ + block * summary.sketch_bytes(spec.format.head_dim),
+          .sketch = memory.sketches + sketches_[segment] +
+                    block * summary.sketch_bytes(spec.format.head_dim),
           .codes_head_stride = codes_head_stride_,
           .scales_head_stride = scales_head_stride_,
           .sketch_head_stride = sketch_head_stride_};
@@ -336,8 +343,7 @@ std::vector<SelectionProblem::SummaryCall> SelectionProblem::Summaries(
           std::min(cut_, slots) / call.summary.block_slots * call.summary.block_slots;
       for (const auto& [slot, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, slots - cut}}) {
         const int64_t angles = (i % group_segments() * segment_slots() + slot) * spec.turn_dim / 2;
-        SummarizeItem item =
-            SummaryOf(call.summary, memory.working + summaries_[static_cast<size_t>(i)], slot);
+        SummarizeItem item = SummaryOf(call.summary, memory, static_cast<size_t>(i), slot);
         item.keys = RunOf(layout, memory.pages + slabs[static_cast<size_t>(i)], slot, count);
         item.heads = static_cast<int>(
             std::min<int64_t>(spec.group_heads, spec.heads - group * spec.group_heads));
@@ -355,6 +361,7 @@ std::vector<SegmentPlace> SelectionProblem::Segments(const SelectionMemory& memo
   for (size_t i = 0; i < summaries_.size(); ++i) {
     segments.push_back({memory.pages + slabs()[i],
                         spec.summary.kept() ? memory.working + summaries_[i] : nullptr,
+                        spec.summary.sketched() ? memory.sketches + sketches_[i] : nullptr,
                         positions_[i % static_cast<size_t>(group_segments())]});
   }
   return segments;
@@ -375,7 +382,6 @@ BlockedKeys SelectionProblem::Keys(std::span<const SegmentPlace> segments) const
           .codes_head_stride = codes_head_stride_,
           .scales_offset = scales_offset_,
           .scales_head_stride = scales_head_stride_,
-          .sketch_offset = sketch_offset_,
           .sketch_head_stride = sketch_head_stride_};
 }
 

@@ -72,12 +72,14 @@ SelectionCase RandomStagedCase(Random& random);
 // Queries of a prefill, turned and moved or not.
 SelectionCase RandomPrefillCase(Random& random);
 
-// Where the two pieces of a problem's memory lie: the pages, which kernels read alone, and all that
-// they work on.
+// Where the pieces of a problem's memory lie: the pages, which kernels read alone; sketches; and
+// all else that they work on.
 struct SelectionMemory {
   std::byte* pages = nullptr;
   std::byte* working = nullptr;
+  std::byte* sketches = nullptr;  // a piece of their own, or the begin of the working memory
 };
+class SelectionHost;
 
 // What is chosen and computed, without the places where it lies.
 struct SelectionOutputs {
@@ -94,6 +96,11 @@ struct SelectionOutputs {
 class SelectionProblem {
  public:
   SelectionProblem(const SelectionCase& c, Random& random, Random& places);
+
+  // Copies of the pieces on a host, and what they are once the stream has passed all calls: as the
+  // working memory has it.
+  SelectionMemory PutOn(SelectionHost& host) const;
+  std::vector<std::byte> WorkingOn(SelectionHost& host, const SelectionMemory& memory) const;
 
   // The calls' items over copies of the memory. q is read in `activation`.
   struct SummaryCall {
@@ -151,7 +158,9 @@ class SelectionProblem {
   int64_t PlainAt(int64_t head, int64_t slot) const;  // of K's row
   BlockedKeys Keys(std::span<const SegmentPlace> segments) const;
   // The part of a segment whose keys are `keys`, from slot `slot` on.
-  SummarizeItem SummaryOf(const SummaryFormat& summary, std::byte* at, int64_t slot) const;
+  SummarizeItem SummaryOf(const SummaryFormat& summary, const SelectionMemory& memory,
+                          size_t segment, int64_t slot) const;
+  std::vector<std::byte> SketchPiece() const;
   SummaryFormat page_summary() const { return {spec.summary.kind, spec.format.page_slots}; }
   // What is listed by pages for `item`.
   SelectItem SearchOf(SelectItem item) const;
@@ -187,12 +196,13 @@ class SelectionProblem {
   std::vector<int64_t> closed_slabs_;
   // Of a summary, and offsets of all in working memory.
   int64_t codes_head_stride_ = 0, scales_offset_ = 0, scales_head_stride_ = 0;
-  int64_t sketch_offset_ = 0, sketch_head_stride_ = 0;
+  int64_t sketch_head_stride_ = 0;
   // The same of whole pages.
   int64_t page_codes_offset_ = 0, page_codes_head_stride_ = 0;
   int64_t page_scales_offset_ = 0, page_scales_head_stride_ = 0;
-  std::vector<int64_t> summaries_;  // [head groups, segments]
-  int64_t q_ = 0, floats_ = 0;      // queries in the activations' dtype, and in f32
+  std::vector<int64_t> summaries_, sketches_;  // [head groups, segments]
+  int64_t sketches_end_ = 0;                   // they come first
+  int64_t q_ = 0, floats_ = 0;                 // queries in the activations' dtype, and in f32
   int64_t candidates_ = 0, candidate_counts_ = 0, candidate_capacity_ = 0;
   std::array<int64_t, kChunkStages> survivors_ = {}, survivor_counts_ = {};
   std::array<int64_t, kChunkStages> survivor_capacity_ = {};
@@ -214,7 +224,8 @@ class SelectionHost {
  public:
   virtual ~SelectionHost() = default;
   // A copy of the bytes, aligned to 256, where kernels reach it; it lives as long as this does.
-  virtual std::byte* Put(const std::vector<std::byte>& bytes) = 0;
+  enum class Piece { kPages, kSketches, kWorking };
+  virtual std::byte* Put(Piece piece, const std::vector<std::byte>& bytes) = 0;
   // What lies at `at` once the stream has passed all calls.
   virtual std::vector<std::byte> Get(const std::byte* at, size_t size) = 0;
 };

@@ -49,7 +49,8 @@ void RestProblem::Point(const Places& places, AttendBlocksItem* item) const {
 std::vector<float> RestProblem::Run(Kernels& kernels, Stream& stream, SelectionHost& host,
                                     BlockCache cache, Rest rest) const {
   const SelectionCase& c = problem_.spec;
-  const SelectionMemory memory = {host.Put(problem_.pages), host.Put(problem_.working)};
+  using Piece = SelectionHost::Piece;
+  const SelectionMemory memory = problem_.PutOn(host);
   std::vector<SegmentPlace> segments = problem_.Segments(memory);
   if (cache.lines != nullptr) {
     uint32_t version = 0;
@@ -64,8 +65,9 @@ std::vector<float> RestProblem::Run(Kernels& kernels, Stream& stream, SelectionH
   }
   AttendBlocksItem attend = problem_.Attend(memory, segments, activation);
   const int64_t bytes = ResultBytes(activation);
-  const Places places = {host.Put(open_), host.Put(Poison(StateBytes(attend))),
-                         host.Put(Poison(bytes))};
+  const Places places = {host.Put(Piece::kWorking, open_),
+                         host.Put(Piece::kWorking, Poison(StateBytes(attend))),
+                         host.Put(Piece::kWorking, Poison(bytes))};
   Point(places, &attend);
   for (int step = 0; step < (cache.lines == nullptr ? 1 : kCachedSteps); ++step) {
     attend.cache = cache;
@@ -90,7 +92,7 @@ std::vector<float> RestProblem::Run(Kernels& kernels, Stream& stream, SelectionH
 std::vector<float> RestProblem::Expected() {
   const SelectionCase& c = problem_.spec;
   std::vector<std::byte> working = problem_.Expected();
-  const SelectionMemory memory = {problem_.pages.data(), working.data()};
+  const SelectionMemory memory = {problem_.pages.data(), working.data(), working.data()};
   const std::vector<SegmentPlace> segments = problem_.Segments(memory);
   AttendBlocksItem attend = problem_.Attend(memory, segments, DType::kF32);
   std::vector<float> states(static_cast<size_t>(StateBytes(attend)) / sizeof(float));
@@ -115,7 +117,7 @@ int64_t RestProblem::RowOf(int head, bool of_keys) const {
 StateReach RestProblem::Reach(int64_t q_head) {
   const SelectionCase& c = problem_.spec;
   StateReach reach = problem_.ReachOfLists(q_head);
-  const SelectionMemory memory = {problem_.pages.data(), problem_.working.data()};
+  const SelectionMemory memory = {problem_.pages.data(), problem_.working.data(), nullptr};
   const auto* q = static_cast<const float*>(problem_.Attend(memory, {}, DType::kF32).q) +
                   q_head * c.format.head_dim;
   const auto head = static_cast<int>(q_head / c.group);

@@ -113,7 +113,7 @@ struct CacheFormat {
   int64_t x_page_bytes() const { return XBytes(page.page_slots); }
   int64_t x_slab_bytes() const { return XBytes(segment_tokens()); }
   // A segment's summaries, of the heads of its group: their codes head by head, then their scales,
-  // then their sketches, then codes and scales of whole pages.
+  // then codes and scales of whole pages. Its sketches are a piece of their own, head by head.
   int64_t page_blocks() const { return page.page_slots / summary.block_slots; }
   int64_t segment_blocks() const { return segment_pages * page_blocks(); }
   int64_t summary_head_stride() const {
@@ -123,11 +123,6 @@ struct CacheFormat {
   int64_t sketch_head_stride() const {
     return segment_blocks() * summary.sketch_bytes(page.head_dim);
   }
-  int64_t sketch_offset() const {
-    return RoundUp(
-        summary_scales_offset() + group_heads * segment_blocks() * SummaryFormat::scale_bytes(),
-        256);
-  }
   int64_t sketch_bytes() const {
     if (!summary.sketched()) return 0;
     return RoundUp(group_heads * sketch_head_stride(), 256);
@@ -136,7 +131,11 @@ struct CacheFormat {
   int64_t page_summary_head_stride() const {
     return segment_pages * summary.code_bytes(page.head_dim);
   }
-  int64_t page_summary_offset() const { return sketch_offset() + sketch_bytes(); }
+  int64_t page_summary_offset() const {
+    return RoundUp(
+        summary_scales_offset() + group_heads * segment_blocks() * SummaryFormat::scale_bytes(),
+        256);
+  }
   int64_t page_summary_scales_offset() const {
     return page_summary_offset() + group_heads * page_summary_head_stride();
   }

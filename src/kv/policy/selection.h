@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/bytes.h"
+#include "base/types.h"
 #include "kernels/selection.h"
 
 namespace headway::kv {
@@ -32,6 +34,7 @@ struct SelectionPolicy {
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
   static constexpr int64_t kTwoLooks = 8;  // where there are two (docs/decisions/selection.md)
+  std::optional<Tier> sketches;  // where those that it reads lie; absent: the planner's choice
   // Above 0: the first of decode's two looks is at summaries of whole pages, of so many slots, and
   // lists pages.
   int search_slots = 0;

@@ -112,8 +112,8 @@ Status Cache::Allocate(Device* device) {
   Status status = AllocateStaging(device);
   if (!status.ok()) return status;
   if (options.poison_freed) {
-    int64_t largest = std::max(
-        {streaming->place_bytes(), format.XBytes(options.gather_tokens), format.summary_bytes()});
+    int64_t largest = std::max({streaming->place_bytes(), format.XBytes(options.gather_tokens),
+                                format.summary_bytes(), format.sketch_bytes()});
     for (const SlabKind kind : kAllSlabKinds) {
       if (!Of(layouts, kind).kept) continue;
       const OpenPages& pages = buffers->of(kind);
@@ -131,8 +131,11 @@ Status Cache::Allocate(Device* device) {
     Of(homes, kind) = HomesOf(kind);
   }
   if (format.summary.kept()) {
-    summaries =
-        std::make_unique<Summaries>(format, &lanes, device, options.device_budget, poison.get());
+    const bool on_host = options.sketches == Tier::kHost;
+    const Summaries::SketchHome home = {options.sketches,
+                                        on_host ? options.host_budget : options.device_budget};
+    summaries = std::make_unique<Summaries>(format, &lanes, device, options.device_budget, home,
+                                            poison.get());
     status = summaries->Preallocate(options.summary_frames);
     if (!status.ok()) return status;
   }

@@ -71,7 +71,7 @@ void Step::SummarizeClosedPages(const Entry& entry) {
   PagesToSummarize pages(cache_);
   for (int group = 0; entry.closing > 0 && group < format.head_groups(current_); ++group) {
     ForEachClosing(entry, group, [&](Slab& slab, int first, int last, int64_t page) {
-      if (slab.summary == nullptr || slab.summarised != first) return;
+      if (slab.frames.summary == nullptr || slab.summarised != first) return;
       slab.summarised = last;
       const PageRun keys{.k = FirstPage(entry, kKind, current_, FirstRow(format, current_, group)) +
                               page * format.page_stride(),

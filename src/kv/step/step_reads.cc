@@ -130,7 +130,7 @@ SegmentPlace StepReads::InPlace(const SlabRead& read) const {
   HEADWAY_CHECK(found.ok());
   const Slab& slab = (*cache_.slabs)[found->slab];
   HEADWAY_CHECK(slab.held);
-  SegmentPlace place = {slab.data, slab.summary};
+  SegmentPlace place = {slab.data, slab.frames.summary, slab.frames.sketch};
   if (slab.tier == Tier::kHost) place.version = slab.version;
   return place;
 }
@@ -229,7 +229,7 @@ SlabPlace StepReads::PlaceOf(const SlabRead& slab) const {
   HEADWAY_CHECK(found.ok());
   const Slab& there = (*cache_.slabs)[found->slab];
   return {there.tier, found->pages, there.kind == SlabKind::kX,
-          there.summary != nullptr && there.summarised >= found->pages};
+          there.frames.summary != nullptr && there.summarised >= found->pages};
 }
 
 KeyRun StepReads::KeysOnHost(const HostRead& read) const {

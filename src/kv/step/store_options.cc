@@ -90,8 +90,10 @@ StoreFootprint FootprintOf(const StoreOptions& options) {
   footprint.streaming_heads = StreamingBytes(format, options.max_sequences);
   footprint.staging = options.staging_slabs * format.slab_bytes() +
                       options.gathers * format.XBytes(options.gather_tokens);
-  footprint.sketches = options.summary_frames * format.sketch_bytes();
-  footprint.summaries = options.summary_frames * format.summary_bytes() - footprint.sketches;
+  footprint.summaries = options.summary_frames * format.summary_bytes();
+  int64_t& sketches =
+      options.sketches == Tier::kHost ? footprint.host_sketches : footprint.sketches;
+  sketches = options.summary_frames * format.sketch_bytes();
   footprint.bounce =
       (options.bounce_slabs + options.listed_slabs) * format.slab_bytes() + options.list_bytes;
   return footprint;
@@ -139,6 +141,10 @@ Status CheckStoreOptions(const StoreOptions& options) {
     return Status(StatusCode::kUnsupported, "KV store: pages cannot be summarised in blocks of " +
                                                 std::to_string(format.summary.block_slots) +
                                                 " slots");
+  }
+  if (options.sketches == Tier::kDisk) {
+    return Status(StatusCode::kInvalidArgument,
+                  "KV store: sketches of keys lie on the device or on the host");
   }
   if (options.session_heads.all > 0) {
     if (Status s = CheckSessionHeads(options); !s.ok()) return s;

@@ -41,7 +41,8 @@ struct StoreOptions {
   int64_t x_slabs = 0;
   int64_t gather_tokens = 0;
   int gathers = 2;
-  int64_t summary_frames = 0;  // slabs with summaries for which Create takes memory at once
+  int64_t summary_frames = 0;     // slabs with summaries for which Create takes memory at once
+  Tier sketches = Tier::kDevice;  // where those of their keys lie: there, or on the host
   // Device memory for copies of blocks of host slabs that are read in place; 0: for none.
   int64_t page_cache_bytes = 0;
   PlacementKind placement = PlacementKind::kFirstFit;
@@ -68,7 +69,8 @@ struct StoreFootprint {
   int64_t streaming_heads = 0;  // device
   int64_t staging = 0;          // device
   int64_t summaries = 0;        // device
-  int64_t sketches = 0;         // device, in the frames of summaries
+  int64_t sketches = 0;         // device
+  int64_t host_sketches = 0;    // the same where they lie on the host
   int64_t bounce = 0;           // host; with what listed pages and their lists take
 };
 StoreFootprint FootprintOf(const StoreOptions& options);

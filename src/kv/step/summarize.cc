@@ -13,7 +13,7 @@ void SummarizePages(Cache& cache, Slab& slab, int first, int last, RopeTable rot
   const CacheFormat& format = cache.format;
   const int from = std::max(first, slab.summarised);
   last = std::min(last, slab.pages);
-  if (slab.summary == nullptr || from >= last) return;
+  if (slab.frames.summary == nullptr || from >= last) return;
   slab.summarised = last;
   const int64_t skipped = (from - first) * cache.math.slots() * (rotated.rotary_dim / 2);
   PagesToSummarize pages(cache);
@@ -27,31 +27,31 @@ void SummarizePages(Cache& cache, Slab& slab, int first, int last, RopeTable rot
 }  // namespace
 
 bool LacksSummaries(const Slab& slab) {
-  return slab.summary != nullptr && slab.summarised < slab.pages;
+  return slab.frames.summary != nullptr && slab.summarised < slab.pages;
 }
 
 void PagesToSummarize::Add(const Slab& slab, const PageRun& keys, int first, RopeTable rotated) {
   const CacheFormat& format = cache_.format;
   const int64_t block = first * format.page_blocks();
+  std::byte* const summary = slab.frames.summary;
   SummarizeItem item;
   item.keys = keys;
   item.rotated = rotated;
   item.heads = format.HeadsIn(slab.layer, slab.group);
-  item.codes = slab.summary + block * format.summary.code_bytes(format.page.head_dim);
-  item.scales = reinterpret_cast<float*>(slab.summary + format.summary_scales_offset() +
+  item.codes = summary + block * format.summary.code_bytes(format.page.head_dim);
+  item.scales = reinterpret_cast<float*>(summary + format.summary_scales_offset() +
                                          block * SummaryFormat::scale_bytes());
   if (format.summary.sketched()) {
-    item.sketch = slab.summary + format.sketch_offset() +
-                  block * format.summary.sketch_bytes(format.page.head_dim);
+    item.sketch = slab.frames.sketch + block * format.summary.sketch_bytes(format.page.head_dim);
     item.sketch_head_stride = format.sketch_head_stride();
   }
   item.codes_head_stride = format.summary_head_stride();
   item.scales_head_stride = 2 * format.segment_blocks();
   blocks_.push_back(item);
   if (!format.page_summaries) return;
-  item.codes = slab.summary + format.page_summary_offset() +
+  item.codes = summary + format.page_summary_offset() +
                first * format.summary.code_bytes(format.page.head_dim);
-  item.scales = reinterpret_cast<float*>(slab.summary + format.page_summary_scales_offset() +
+  item.scales = reinterpret_cast<float*>(summary + format.page_summary_scales_offset() +
                                          first * SummaryFormat::scale_bytes());
   item.sketch = nullptr;
   item.codes_head_stride = format.page_summary_head_stride();

@@ -84,7 +84,7 @@ Slab& Slabs::Begin(SlabId* id, SlabKind kind, Tier tier, int layer, int group, i
   slab.segment = segment;
   Renew(slab);
   if (summaries_ != nullptr && kind == SlabKind::kKeysValues) {
-    slab.summary = summaries_->Take(layer);
+    slab.frames = summaries_->Take(layer);
   }
   return slab;
 }
@@ -146,8 +146,8 @@ Result<SlabId> Slabs::CopyOf(SlabId from, int pages) {
   }
   copy.written = copied.ready;
   copy.pages = pages;
-  if (copy.summary != nullptr && source.summary != nullptr) {
-    summaries_->Copy(copy.summary, source.summary);
+  if (copy.frames.summary != nullptr && source.frames.summary != nullptr) {
+    summaries_->Copy(copy.frames, source.frames);
     copy.summarised = std::min(pages, source.summarised);
   }
   HomesOf(source.kind).placement->Copied(from, *made);
@@ -182,7 +182,7 @@ void Slabs::Release(SlabId id) {
   const Fence used = slab.behind();
   if (slab.tier != Tier::kDisk) PoolOf(slab.kind, slab.tier)->Give(slab.data, used);
   if (slab.disk != nullptr) HomesOf(slab.kind).disk->Give(slab.disk, used);
-  if (slab.summary != nullptr) summaries_->Give(slab.summary);
+  if (slab.frames.summary != nullptr) summaries_->Give(slab.frames);
   --CountOf(slab);
   slab = Slab();
   free_ids_.push_back(id);

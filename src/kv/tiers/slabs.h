@@ -36,14 +36,14 @@ struct Slab {
   // Of its closed pages, wherever they lie, as a page cache knows them: pages that close where
   // others were cut have another one. Not 0.
   uint32_t version = 0;
-  int pages = 0;                 // closed pages that it holds
-  bool growing = false;          // the step in progress appends to it
-  bool promoting = false;        // on its way up from disk
-  bool held = false;             // it is read where it lies in the step in progress
-  std::byte* summary = nullptr;  // frame of its blocks' summaries, or null
-  int summarised = 0;            // its first pages that have theirs
-  Fence written;                 // its pages are in place
-  Fence used;                    // its home may be written to
+  int pages = 0;             // closed pages that it holds
+  bool growing = false;      // the step in progress appends to it
+  bool promoting = false;    // on its way up from disk
+  bool held = false;         // it is read where it lies in the step in progress
+  Summaries::Frames frames;  // of its blocks' summaries; may be none
+  int summarised = 0;        // its first pages that have theirs
+  Fence written;             // its pages are in place
+  Fence used;                // its home may be written to
 
   // Nothing on its way reads or writes it any longer.
   Fence behind() const {
