@@ -4,49 +4,11 @@
 
 #include <memory>
 
-#include "base/thread_pool.h"
+#include "engine/blueprint_testing.h"
 #include "engine/paths/listed_from_disk.h"
 
 namespace headway {
 namespace {
-
-// What blueprints are made from, with heads of `head_dim` elements.
-struct Subject {
-  explicit Subject(int head_dim) {
-    config.shape = {2, 2 * head_dim, 2, 2, head_dim, 80, 96, DType::kBF16};
-    config.windows.assign(2, 0);
-  }
-  Result<Blueprint> Draw(const BackendInfo& backend, const KernelSizes& kernels) const {
-    BlueprintInputs inputs;
-    inputs.settings = &settings;
-    inputs.config = &config;
-    inputs.pattern = &pattern;
-    inputs.backend = backend;
-    inputs.kernels = &kernels;
-    if (backend.own_memory) inputs.device_memory = backend.memory;
-    return MakeBlueprint(inputs, {{length}});
-  }
-  Result<Blueprint> OnGpu() const {
-    const PlannedBackend gpu = PlanGpuBackend(int64_t{80} << 30);
-    return Draw(gpu.info, *gpu.sizes);
-  }
-  Result<Blueprint> OnCpu() const {
-    ThreadPool pool(1);
-    const std::unique_ptr<Backend> cpu = *NewBackend("cpu", "auto");
-    const std::unique_ptr<Kernels> kernels = *cpu->NewKernels(&pool, nullptr);
-    return Draw(cpu->info(), *kernels);
-  }
-
-  Settings settings;
-  ModelConfig config;
-  kv::HeadPattern pattern;
-  int64_t length = 1000;
-};
-
-void ExpectUnsupported(const Result<Blueprint>& blueprint, const std::string& message) {
-  EXPECT_EQ(blueprint.status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(blueprint.status().message(), message);
-}
 
 // Prompts lie in host memory, weights on the device, and nothing of the cut is the planner's
 // choice: each sequence more takes as many bytes.
@@ -388,42 +350,6 @@ TEST(Blueprint, AShareOfASequenceLeavesAsMuchLessOfTheWindowToAChunk) {
   subject.settings.cut.chunk.reset();
   subject.settings.selection.growth = 0.75;
   EXPECT_EQ(subject.OnCpu().status().code(), StatusCode::kInvalidArgument);
-}
-
-// A subject whose model was trained for 800 tokens; contexts have 1,000.
-Subject Extending(int64_t group, int64_t window) {
-  Subject subject(64);
-  subject.config.max_position = 800;
-  subject.config.rope.type = RopeType::kDefault;
-  subject.settings.self_extend = {group, window};
-  return subject;
-}
-
-TEST(Blueprint, SelfExtendIsForContextsThatItsWindowDoesNotHold) {
-  const auto of = [](const Result<Blueprint>& blueprint) {
-    return blueprint->layout.executor.self_extend;
-  };
-  const Result<Blueprint> extended = Extending(2, 400).OnCpu();
-  EXPECT_EQ(of(extended), (SelfExtend{2, 400}));
-  EXPECT_LE(extended->plan.cache.chunk, 400 - 64);
-  EXPECT_FALSE(of(Extending(2, 1000).OnCpu()).on());
-  Subject chunked = Extending(2, 400);
-  chunked.settings.cut.chunk = 400 - 64;
-  EXPECT_TRUE(of(chunked.OnCpu()).on());
-  chunked.settings.cut.chunk = 400 - 63;
-  EXPECT_EQ(chunked.OnCpu().status().message(),
-            "self_extend: a chunk and a page have to fit into its window; give at most chunk 336");
-  Subject plain = Extending(2, 400);
-  plain.config.rope.type = RopeType::kNone;
-  ExpectUnsupported(plain.OnCpu(), "self_extend: this model does not rotate its keys");
-}
-
-// The last of 1,000 tokens counts at 499 + w - w / 2.
-TEST(Blueprint, SelfExtendStaysWithinTheTrainedWindow) {
-  EXPECT_TRUE(Extending(2, 600).OnCpu().ok());
-  EXPECT_EQ(Extending(2, 602).OnCpu().status().message(),
-            "self_extend 2:602: the last of 1000 tokens counts at position 800, and this model was "
-            "trained for 800; give larger groups, or a smaller window");
 }
 
 TEST(Blueprint, WhatDoesNotFitIntoTheWindowIsRefused) {

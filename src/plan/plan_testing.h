@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "plan/cost.h"
 #include "plan/plan.h"
 #include "support/test_machines.h"
 
@@ -31,6 +32,17 @@ inline PlanRequest OnDevice(int64_t tokens, int64_t device) {
   request.budgets = {std::numeric_limits<int64_t>::max(), kGiB, 0, device};
   request.chunk = 256;
   return request;
+}
+
+// One layer, one KV head of 100 elements and two query heads, two bytes an element: 400 bytes of K
+// and V a token.
+inline Subject Choosing() {
+  Subject subject{{1, 1000, 2, 1, 100, 2000, 5000, DType::kBF16}, {}, 1.0};
+  subject.selection = {.keys = 1000.0, .summary_bytes = 10.0};
+  subject.selection.pool_tokens = 8.0;
+  subject.selection.list_tokens = 64.0;
+  subject.selection.block_keys = 16.0;
+  return subject;
 }
 
 inline int64_t BytesOf(const Plan& plan, Tier tier, const std::string& tag) {

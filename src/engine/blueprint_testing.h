@@ -1,0 +1,56 @@
+// What tests of blueprints share.
+#ifndef HEADWAY_ENGINE_BLUEPRINT_TESTING_H_
+#define HEADWAY_ENGINE_BLUEPRINT_TESTING_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "engine/blueprint.h"
+
+namespace headway {
+
+// What blueprints are made from, with heads of `head_dim` elements.
+struct Subject {
+  explicit Subject(int head_dim) {
+    config.shape = {2, 2 * head_dim, 2, 2, head_dim, 80, 96, DType::kBF16};
+    config.windows.assign(2, 0);
+  }
+  Result<Blueprint> Draw(const BackendInfo& backend, const KernelSizes& kernels) const {
+    BlueprintInputs inputs;
+    inputs.settings = &settings;
+    inputs.config = &config;
+    inputs.pattern = &pattern;
+    inputs.backend = backend;
+    inputs.kernels = &kernels;
+    if (backend.own_memory) inputs.device_memory = backend.memory;
+    return MakeBlueprint(inputs, {{length}});
+  }
+  Result<Blueprint> OnGpu() const {
+    const PlannedBackend gpu = PlanGpuBackend(int64_t{80} << 30);
+    return Draw(gpu.info, *gpu.sizes);
+  }
+  Result<Blueprint> OnCpu() const {
+    ThreadPool pool(1);
+    const std::unique_ptr<Backend> cpu = *NewBackend("cpu", "auto");
+    const std::unique_ptr<Kernels> kernels = *cpu->NewKernels(&pool, nullptr);
+    return Draw(cpu->info(), *kernels);
+  }
+
+  Settings settings;
+  ModelConfig config;
+  kv::HeadPattern pattern;
+  int64_t length = 1000;
+};
+
+inline void ExpectUnsupported(const Result<Blueprint>& blueprint, const std::string& message) {
+  EXPECT_EQ(blueprint.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(blueprint.status().message(), message);
+}
+
+}  // namespace headway
+
+#endif  // HEADWAY_ENGINE_BLUEPRINT_TESTING_H_
