@@ -41,44 +41,105 @@ LayerAssignment Searched(const LayerProblem& problem, int64_t node_limit) {
   return layer;
 }
 
-// Fills one rank behind the other up to `most` and cuts heads where a rank is full, as McNaughton's
-// rule does; nothing where that takes more ranks than there are.
-bool Fill(const LayerProblem& problem, double most, LayerAssignment* layer) {
-  layer->heads.assign(problem.loads.size(), {});
-  layer->loads.assign(static_cast<size_t>(problem.ranks), 0.0);
-  int rank = 0;
-  for (size_t head = 0; head < problem.loads.size(); ++head) {
-    const double divided = problem.loads[head] - problem.fixed;
-    double left = divided;
+// Tops ranks up to `most` with parts of heads of those that have more, the idlest from the busiest,
+// as the alias method (Walker, 1977) pairs them: each is full then, takes no other part, and has
+// one head more. Whether no rank has more than `most` in the end.
+class TopUp {
+ public:
+  TopUp(const LayerProblem& problem, double most, LayerAssignment* layer)
+      : problem_(problem), most_(most), layer_(*layer) {}
+
+  bool Run() {
     while (true) {
-      if (rank == problem.ranks) return false;
-      double& load = layer->loads[static_cast<size_t>(rank)];
-      const double part = std::min(left, most - load - problem.fixed);
-      if (part >= left || part > 0.0) {
-        load += part + problem.fixed;
-        layer->heads[head].push_back({rank, divided > 0.0 ? part / divided : 1.0});
-        left -= part;
-        if (left <= 0.0) break;
-      }
-      ++rank;
+      const auto busiest = std::max_element(layer_.loads.begin(), layer_.loads.end());
+      if (*busiest <= most_ * (1.0 + kRounding)) return true;
+      const int to = Idlest();
+      if (to < 0 || !Give(static_cast<int>(busiest - layer_.loads.begin()), to)) return false;
     }
   }
-  return true;
-}
+
+ private:
+  static constexpr double kRounding = 1e-12;
+
+  // Of the ranks that may take more; -1: there is none.
+  int Idlest() const {
+    int idlest = -1;
+    for (int rank = 0; rank < problem_.ranks; ++rank) {
+      const double load = LoadOf(rank);
+      if (load + problem_.fixed >= most_ * (1.0 - kRounding)) continue;
+      if (!problem_.HasRoom(static_cast<int>(HeadsOf(layer_, rank).size()))) continue;
+      if (idlest < 0 || load < LoadOf(idlest)) idlest = rank;
+    }
+    return idlest;
+  }
+
+  // What fits of the largest part of a head that `from` has; whether that is any.
+  bool Give(int from, int to) {
+    size_t head = 0;
+    double part = 0.0;
+    for (size_t i = 0; i < layer_.heads.size(); ++i) {
+      for (const Holder& holder : layer_.heads[i]) {
+        const double own = holder.share * DividedOf(i);
+        if (holder.rank != from || own <= part) continue;
+        head = i;
+        part = own;
+      }
+    }
+    if (part <= 0.0) return false;
+    std::vector<Holder>& holders = layer_.heads[head];
+    const auto of = [&](int rank) {
+      return std::find_if(holders.begin(), holders.end(),
+                          [rank](const Holder& holder) { return holder.rank >= rank; });
+    };
+    double room = most_ - LoadOf(to) - problem_.fixed;
+    auto taker = of(to);
+    if (taker == holders.end() || taker->rank != to) {
+      taker = holders.insert(taker, {to, 0.0});
+      LoadOf(to) += problem_.fixed;
+    } else {
+      room += problem_.fixed;
+    }
+    const double given = std::min(room, part);
+    const double share = given / DividedOf(head);
+    taker->share += share;
+    LoadOf(to) += given;
+    LoadOf(from) -= given;
+    const auto giver = of(from);
+    giver->share -= share;
+    if (given < part) return true;
+    holders.erase(giver);
+    LoadOf(from) -= problem_.fixed;
+    return true;
+  }
+
+  double DividedOf(size_t head) const { return problem_.loads[head] - problem_.fixed; }
+  double& LoadOf(int rank) { return layer_.loads[static_cast<size_t>(rank)]; }
+  double LoadOf(int rank) const { return layer_.loads[static_cast<size_t>(rank)]; }
+
+  const LayerProblem& problem_;
+  const double most_;
+  LayerAssignment& layer_;
+};
 
 LayerAssignment ByTokens(const LayerProblem& problem, int64_t node_limit) {
-  LayerAssignment whole = Searched(problem, node_limit);
+  LayerProblem whole_heads = problem;
+  if (problem.most_heads > 0) --whole_heads.most_heads;
+  const LayerAssignment whole = Searched(whole_heads, node_limit);
   double low = std::accumulate(problem.loads.begin(), problem.loads.end(), 0.0) / problem.ranks;
-  double high = whole.Largest() + problem.fixed * problem.ranks;
-  LayerAssignment split;
-  // Sums round: a bound that is just too small for them is not taken for a wrong one.
+  double high = whole.Largest();
+  LayerAssignment best = whole;
   for (int i = 0; i < 60; ++i) {
     const double middle = (low + high) / 2.0;
-    (Fill(problem, middle, &split) ? high : low) = middle;
+    LayerAssignment split = whole;
+    split.optimal = false;
+    if (TopUp(problem, middle, &split).Run()) {
+      high = middle;
+      best = std::move(split);
+    } else {
+      low = middle;
+    }
   }
-  if (!Fill(problem, high, &split)) return whole;
-  if (whole.Largest() <= split.Largest() * (1.0 + kWorthSplitting)) return whole;
-  return split;
+  return whole.Largest() <= best.Largest() * (1.0 + kWorthSplitting) ? whole : best;
 }
 
 LayerAssignment OfLayer(const LayerProblem& problem, AssignmentMethod method, int64_t node_limit) {
@@ -124,11 +185,10 @@ double Assignment::BusyShare() const {
 Assignment Assign(const AssignmentRequest& request, AssignmentMethod method) {
   HEADWAY_CHECK(request.ranks >= 1 && request.copies >= 0);
   const bool copies = method == AssignmentMethod::kFairKv || method == AssignmentMethod::kBalanced;
-  HEADWAY_CHECK(request.most_heads == 0 || method != AssignmentMethod::kTokens);
   Assignment assignment;
   for (const std::vector<double>& loads : request.loads) {
-    HEADWAY_CHECK(request.most_heads == 0 ||
-                  int64_t{request.most_heads} * request.ranks >= std::ssize(loads));
+    const int64_t whole = request.most_heads - (method == AssignmentMethod::kTokens ? 1 : 0);
+    HEADWAY_CHECK(request.most_heads == 0 || whole * request.ranks >= std::ssize(loads));
     const LayerProblem problem = {
         .loads = loads,
         .ranks = request.ranks,
@@ -151,6 +211,16 @@ std::vector<int> HeadsOf(const LayerAssignment& layer, int rank) {
     }
   }
   return heads;
+}
+
+std::vector<double> SharesOf(const LayerAssignment& layer, int rank) {
+  std::vector<double> shares;
+  for (const std::vector<Holder>& holders : layer.heads) {
+    for (const Holder& holder : holders) {
+      if (holder.rank == rank) shares.push_back(holder.share);
+    }
+  }
+  return shares;
 }
 
 }  // namespace headway::plan

@@ -36,8 +36,8 @@ struct AssignmentRequest {
   // head split the sequences of the batch evenly. For kFairKv and kBalanced.
   int copies = 0;
   double fixed = 0.0;  // of a head's load: what each of its ranks takes, whatever its share is
-  // Heads of a layer that a rank may have: at least as many as there are for each. 0: any number.
-  // Not for kTokens.
+  // Heads of a layer that a rank may have: at least as many as there are for each, and for kTokens
+  // one more. 0: any number.
   int most_heads = 0;
   // Assignments that the exact search of a layer may try before it gives up; its result is then
   // the best that is known.
@@ -72,6 +72,8 @@ Assignment Assign(const AssignmentRequest& request, AssignmentMethod method);
 
 // The KV heads that a rank attends for, in ascending order.
 std::vector<int> HeadsOf(const LayerAssignment& layer, int rank);
+// Its share of each.
+std::vector<double> SharesOf(const LayerAssignment& layer, int rank);
 
 }  // namespace headway::plan
 
