@@ -34,7 +34,8 @@ struct SelectionPolicy {
   // Candidates that a first look lists for each key that a second one chooses; 1: one look.
   int64_t breadth = 1;
   static constexpr int64_t kTwoLooks = 8;  // where there are two (docs/decisions/selection.md)
-  std::optional<Tier> sketches;  // where those that it reads lie; absent: the planner's choice
+  // Where those that it reads lie; absent: the planner's choice.
+  std::optional<Tier> sketches = std::nullopt;
   // Above 0: the first of decode's two looks is at summaries of whole pages, of so many slots, and
   // lists pages.
   int search_slots = 0;
