@@ -194,7 +194,7 @@ TEST(EngineApi, SketchesLieOnTheHostWhereTheDeviceHasNoRoomForThem) {
   options.sparse_recent = 64;
   const auto plan = [&](const char* sketches) {
     options.sparse_sketches = sketches;
-    return Open(kDemo, options)->Plan({{4000}});
+    return Open(kDemo, options)->Plan({{1500}});
   };
   const auto bytes = [](const PlanReport& report, const std::string& tier, bool all) {
     int64_t sum = 0;
@@ -211,8 +211,6 @@ TEST(EngineApi, SketchesLieOnTheHostWhereTheDeviceHasNoRoomForThem) {
   const int64_t on_host = plan("host")->smallest_kv_memory;
   EXPECT_LT(on_host, on_device);
   EXPECT_EQ(free->smallest_kv_memory, on_host);
-  const Request request = RequestOf(Quoting(*Open(kDemo), 3950, 2), 20);
-  const std::vector<TokenId> tokens = Fresh(kDemo, options, request).tokens;
 
   options.kv_memory = on_host;
   Result<PlanReport> refused = plan("device");
@@ -225,7 +223,16 @@ TEST(EngineApi, SketchesLieOnTheHostWhereTheDeviceHasNoRoomForThem) {
   options.host_memory = tight->smallest_host_memory;
   const Result<PlanReport> tightest = plan("auto");
   ASSERT_TRUE(tightest.ok()) << tightest.status().message();
-  EXPECT_EQ(Fresh(kDemo, options, request).tokens, tokens);
+  // The same cut with room for all on the device.
+  EngineOptions ample = options;
+  ample.kv_memory = EngineOptions().kv_memory;
+  ample.host_memory = EngineOptions().host_memory;
+  ample.chunk = tightest->chunk;
+  ample.head_group = tightest->head_group;
+  ample.segment = tightest->segment;
+  ample.sparse_sketches = "device";
+  const Request request = RequestOf(Quoting(*Open(kDemo), 1470, 2), 20);
+  EXPECT_EQ(Fresh(kDemo, options, request).tokens, Fresh(kDemo, ample, request).tokens);
   options.host_memory -= 4096;
   EXPECT_FALSE(plan("auto").ok());
   options.host_memory += 4096;
