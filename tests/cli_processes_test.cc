@@ -129,6 +129,25 @@ TEST_F(Mpirun, EvaluationsAndManyPromptsRunOnRanks) {
   EXPECT_EQ(Run(perplexity).json()["perplexity"], score["perplexity"]);
 }
 
+// The first process alone has a model that drafts, and its clock says how many drafts there are.
+TEST_F(Mpirun, DraftsAreThoseOfTheFirstRank) {
+  WriteFile(dir_.File("text"),
+            ReadFile(HEADWAY_SOURCE_DIR "/examples/document.txt").substr(0, 3000));
+  Args run = {"run", kModel, "-f", dir_.File("text"), "-n", "40", "--temperature",
+              "0",   "--tp", "2"};
+  program_ = kProgram;
+  const Json plain = RunJson(run);
+  program_ = HEADWAY_MPIRUN;
+  run.push_back("--draft");
+  for (const auto& by : {std::string("lookup"), kModel}) {
+    run.push_back(by);
+    const Json drafted = RunJson(OnRanks(2, run));
+    EXPECT_EQ(drafted["tokens"], plain["tokens"]) << by;
+    EXPECT_GT(drafted["timings"]["drafted_tokens"], 0) << by;
+    run.pop_back();
+  }
+}
+
 // Heads that share a budget choose over processes, and lie where a profile has them balanced.
 TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
   WriteFile(dir_.File("text"),

@@ -267,7 +267,8 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
                      assembly.kept_executor.get(), assembly.kept_store.get(),
                      assembly.evictor.get(), reconstruction.get(), parts.settings->eviction.room,
                      assembly.salience.get(), DraftersOf(parts.settings->drafts),
-                     parts.settings->plans == Settings::Plans::kCorrected, draft_model.get()},
+                     parts.settings->plans == Settings::Plans::kCorrected, draft_model.get(),
+                     parts.settings->drafts.by == DraftSettings::By::kModel, parts.communicator},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   session_note = manifest.note;
   found_key = blueprint.found_key;

@@ -19,15 +19,17 @@ Status Wrong(Message message) {
   return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
 }
 
-// What chooses keys, or lets some go, does so a token at a time.
+// What chooses keys by a step's queries does so a token at a time. What is kept of a prompt was
+// chosen before.
 Status CheckTogether(const Settings& settings) {
+  const bool sparse = settings.drafts.by == DraftSettings::By::kSparse;
   const std::pair<bool, Option> others[] = {
       {settings.selection.approximates(), Option::kSelector},
-      {settings.eviction.evicts(), Option::kEvict},
+      {settings.eviction.demotion.demotes(), Option::kEvicted},
+      {settings.eviction.evicts() && sparse, Option::kEvict},
       {settings.salience.chooses(), AskedForBy(settings.salience)},
       {settings.streaming_heads.has_value(), Option::kHeadPattern},
-      {settings.self_extend.on(), Option::kSelfExtend},
-      {settings.ranks > 1, Option::kTensorParallel}};
+      {settings.self_extend.on(), Option::kSelfExtend}};
   for (const auto& [given, option] : others) {
     if (given) {
       return Status(StatusCode::kUnsupported,

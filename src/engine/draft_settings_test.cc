@@ -94,12 +94,18 @@ TEST(DraftSettings, WhatMakesNoSenseIsRefused) {
       names("draft", both);
     };
     beside("selector", [](EngineOptions& o) { o.selector = "pages"; });
-    beside("evict", [](EngineOptions& o) { o.evict = "snapkv"; });
+    beside("evicted", [](EngineOptions& o) {
+      o.evict = "snapkv";
+      o.evicted = "demote";
+    });
     beside("hgca", [](EngineOptions& o) { o.hgca = 1.0; });
     beside("head_pattern", [](EngineOptions& o) { o.head_pattern = "x"; });
     beside("self_extend", [](EngineOptions& o) { o.self_extend = "4:1024"; });
-    beside("tensor_parallel", [](EngineOptions& o) { o.tensor_parallel = 2; });
   }
+  names("evict", [](EngineOptions& o) {
+    o.draft = "sparse";
+    o.evict = "snapkv";
+  });
   names("selector", [](EngineOptions& o) {
     o.draft = "sparse";
     o.sparse_prefill = true;

@@ -36,7 +36,8 @@ Status Engine::Impl::CompareTokens(const std::string& folder) const {
 }
 
 Status Engine::Impl::LoadDraft() {
-  if (settings.drafts.by != DraftSettings::By::kModel) return OkStatus();
+  const bool first = processes == nullptr || processes->rank() == 0;
+  if (settings.drafts.by != DraftSettings::By::kModel || !first) return OkStatus();
   const std::string& name = settings.drafts.model;
   Result<std::unique_ptr<Model>> opened(StatusCode::kNotFound, "");
   if (settings.weights == Settings::Weights::kRandom) {

@@ -31,6 +31,8 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       new_drafter_(parts.new_drafter),
       paces_drafts_(parts.paces_drafts),
       draft_model_(parts.draft_model),
+      first_has_draft_model_(parts.first_has_draft_model),
+      agreement_(parts.communicator),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
       chunk_(chunk),
@@ -328,7 +330,7 @@ Status Generator::RunBatch(Batch* batch, const Hooks& hooks) {
     if (read && salience_ != nullptr) {
       if (Status s = ChooseSalient(SlotOf(*run)); !s.ok()) return s;
     }
-    if (read && run->active && draft_model_ != nullptr) {
+    if (read && run->active) {
       if (Status s = ReadToDraft(*run, hooks); !s.ok()) return s;
     }
     if (evictor_ == nullptr || SlotOf(*run).kept()) continue;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/draft_model.h"
+#include "engine/drafts/agreement.h"
 #include "engine/drafts/drafter.h"
 #include "engine/drafts/pace.h"
 #include "engine/evictor.h"
@@ -65,8 +66,10 @@ struct GeneratorParts {
   // Whether a step verifies as many as is fastest by the steps before it, or as many as it may:
   // then a run gives the same bits every time.
   bool paces_drafts = false;
-  // Where another model makes the drafts; else null.
+  // Where another model makes the drafts; else null, as on ranks whose first one has it.
   DraftModel* draft_model = nullptr;
+  bool first_has_draft_model = false;
+  Communicator* communicator = nullptr;  // of a rank; null: it has all heads
 };
 
 class Generator {
@@ -210,10 +213,14 @@ class Generator {
     int64_t drafts = 0;
     int64_t length = 0;
   };
+  // Feeds runs that decode the token that was picked last, and says which of them want drafts.
+  Result<std::vector<Drafting>> BeginDrafts(std::vector<Run>& runs);
+  // Has steps append drafts to what runs are fed.
+  Status DraftTogether(std::span<Drafting> drafting, Batch* batch, const Hooks& hooks);
   Status DraftBySteps(std::span<Drafting> drafting, const Hooks& hooks);
   // Whether the model that drafts knows all tokens of the run's sequence.
   bool FollowedByModel(const Run& run) const;
-  // Has the model that drafts read the run's prompt.
+  // Has the model that drafts read the run's prompt, where one does.
   Status ReadToDraft(const Run& run, const Hooks& hooks);
   // Has the model that drafts read what it lacks, but for what it reads as it drafts.
   Status ReadBehind(std::span<const Drafting> drafting, Batch* batch, const Hooks& hooks);
@@ -221,9 +228,8 @@ class Generator {
   StepInput DraftInput(Run* run, int64_t drafted) const;
   // One more token of those that want so many; none does: there is nothing to be done.
   Status DraftStep(std::span<Drafting> drafting, int64_t drafted, const Hooks& hooks);
-  bool DraftsBySteps() const {
-    return draft_model_ != nullptr || executor_.limits().selection.drafts();
-  }
+  // Whether another model drafts, which of several ranks the first one has.
+  bool ModelDrafts() const { return draft_model_ != nullptr || first_has_draft_model_; }
   Status TakeBackGuesses(const Drafting& drafting);
   // Takes the last tokens back, drafts that have been read, up to this length.
   Status TakeBackTo(Run* run, int64_t length);
@@ -259,6 +265,8 @@ class Generator {
   const NewDrafter new_drafter_;
   const bool paces_drafts_;
   DraftModel* const draft_model_;
+  const bool first_has_draft_model_;
+  DraftAgreement agreement_;
   DraftCosts draft_costs_;
   int reading_ = -1;  // where tokens are let go: the slot whose prompt the store has
   const std::vector<int64_t> lengths_;

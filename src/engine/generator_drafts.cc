@@ -10,12 +10,15 @@ namespace headway {
 // draft that would read all keys, none does; nor a model that lacks a token of the sequence.
 int64_t Generator::MostDrafts(const Run& run) {
   const ExecutorLimits& limits = executor_.limits();
+  const Slot& slot = SlotOf(run);
   const int64_t slots = store_.format().page.page_slots;
-  const int64_t length = std::ssize(SlotOf(run).tokens);
+  const int64_t length = std::ssize(slot.tokens);
   if (limits.selection.drafts() && !limits.selection.LeavesOut(length)) return 0;
   if (draft_model_ != nullptr && !FollowedByModel(run)) return 0;
   const int64_t in_page = slots - 2 - length % slots;
-  const int64_t in_context = lengths_[static_cast<size_t>(run.slot)] - length - 1;
+  int64_t end = lengths_[static_cast<size_t>(run.slot)];
+  if (slot.kept()) end = std::min(end, slot.kept_from + room_);
+  const int64_t in_context = end - length - 1;
   const int64_t wanted = run.request->max_tokens - std::ssize(run.out.tokens) - 1;
   return std::max<int64_t>(0, std::min({limits.drafts, in_page, in_context, wanted}));
 }
@@ -28,21 +31,38 @@ bool Generator::FollowedByModel(const Run& run) const {
          draft_model_->Knows(std::span(run.fed));
 }
 
-Status Generator::Feed(std::vector<Run>& runs, Batch* batch, const Hooks& hooks) {
-  const int64_t begun = env_.NowNanos();
-  std::vector<Drafting> drafting;
+Result<std::vector<Generator::Drafting>> Generator::BeginDrafts(std::vector<Run>& runs) {
+  std::vector<Run*> decoding;
+  std::vector<int64_t> most;
   for (Run& run : runs) {
     if (!run.active) continue;
     run.fed = {run.out.tokens.back()};
-    int64_t most = executor_.limits().drafts > 0 ? MostDrafts(run) : 0;
-    if (paces_drafts_) most = run.pace.Next(most, draft_costs_);
-    if (most > 0) drafting.push_back({&run, most, std::ssize(SlotOf(run).tokens)});
+    decoding.push_back(&run);
   }
-  if (DraftsBySteps() && !drafting.empty()) {
-    if (Status s = ReadBehind(drafting, batch, hooks); !s.ok()) return s;
-    if (Status s = DraftBySteps(drafting, hooks); !s.ok()) return s;
+  std::vector<Drafting> drafting;
+  if (executor_.limits().drafts == 0) return drafting;
+  for (Run* run : decoding) {
+    most.push_back(0);
+    if (!agreement_.first()) continue;
+    most.back() = MostDrafts(*run);
+    if (paces_drafts_) most.back() = run->pace.Next(most.back(), draft_costs_);
   }
-  for (const Drafting& each : drafting) {
+  if (Status s = agreement_.Agree(most); !s.ok()) return s;
+  for (size_t i = 0; i < decoding.size(); ++i) {
+    Run* const run = decoding[i];
+    if (most[i] > 0) drafting.push_back({run, most[i], std::ssize(SlotOf(*run).tokens)});
+  }
+  return drafting;
+}
+
+Status Generator::Feed(std::vector<Run>& runs, Batch* batch, const Hooks& hooks) {
+  const int64_t begun = env_.NowNanos();
+  Result<std::vector<Drafting>> drafting = BeginDrafts(runs);
+  if (!drafting.ok()) return drafting.status();
+  if (!drafting->empty()) {
+    if (Status s = DraftTogether(*drafting, batch, hooks); !s.ok()) return s;
+  }
+  for (const Drafting& each : *drafting) {
     if (each.run->drafter == nullptr) continue;
     each.run->fed.resize(1);  // its drafts stand for those of steps, if there were any
     if (Status s = each.run->drafter->Propose(each.drafts, &each.run->fed); !s.ok()) return s;
@@ -51,14 +71,34 @@ Status Generator::Feed(std::vector<Run>& runs, Batch* batch, const Hooks& hooks)
   return OkStatus();
 }
 
+Status Generator::DraftTogether(std::span<Drafting> drafting, Batch* batch, const Hooks& hooks) {
+  if (!ModelDrafts()) {
+    return executor_.limits().selection.drafts() ? DraftBySteps(drafting, hooks) : OkStatus();
+  }
+  Status status;
+  if (draft_model_ != nullptr) {
+    status = ReadBehind(drafting, batch, hooks);
+    if (status.ok()) status = DraftBySteps(drafting, hooks);
+  }
+  if (status = agreement_.Agree(status); !status.ok()) return status;
+  std::vector<std::vector<TokenId>*> fed;
+  for (const Drafting& each : drafting) fed.push_back(&each.run->fed);
+  return agreement_.AgreeOnGuesses(executor_.limits().drafts, fed);
+}
+
 Status Generator::ReadToDraft(const Run& run, const Hooks& hooks) {
-  return draft_model_->ReadPrompt(static_cast<size_t>(run.slot), SlotOf(run).tokens, hooks.cancel);
+  if (!ModelDrafts()) return OkStatus();
+  Status read;
+  if (draft_model_ != nullptr) {
+    read =
+        draft_model_->ReadPrompt(static_cast<size_t>(run.slot), SlotOf(run).tokens, hooks.cancel);
+  }
+  return agreement_.Agree(read);
 }
 
 // A sequence for which none was drafted for a while has much to be read, which says nothing of what
 // drafts take.
 Status Generator::ReadBehind(std::span<const Drafting> drafting, Batch* batch, const Hooks& hooks) {
-  if (draft_model_ == nullptr) return OkStatus();
   const int64_t begun = env_.NowNanos();
   for (const Drafting& each : drafting) {
     const auto slot = static_cast<size_t>(each.run->slot);

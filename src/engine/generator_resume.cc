@@ -36,7 +36,7 @@ Status Generator::ReadHeld(const Run& run, std::span<const TokenId> tokens, cons
                     &run.rope};
     if (Status s = Step({&input, 1}, {&run.slot, 1}, nullptr, hooks.cancel); !s.ok()) return s;
   }
-  return run.active && draft_model_ != nullptr ? ReadToDraft(run, hooks) : OkStatus();
+  return run.active ? ReadToDraft(run, hooks) : OkStatus();
 }
 
 Result<std::vector<Generation>> Generator::Resume(Unfinished unfinished, const std::string& notice,

@@ -134,7 +134,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
       static_cast<int>(std::bit_floor(static_cast<uint64_t>(half))));
   kept.store.tables = kv::PageTables::Sharing::kGroup;
   kept.store.max_sequences = basis.sequences;
-  kept.store.max_step_tokens = std::max<int64_t>(kChunk, basis.sequences);
+  kept.store.max_step_tokens = std::max<int64_t>(kChunk, basis.sequences * (1 + basis.drafts));
   kept.store.staging_slabs = 1;
   kept.store.bounce_slabs = basis.kept_session ? 2 : 0;
   // What is kept begins with whole slabs; what is appended may begin in the last of them.

@@ -1,0 +1,122 @@
+// Drafts with ranks that share the model: the tokens of one rank without drafts, whatever makes
+// them, and however often the first rank's clock has their number change.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "support/api.h"
+#include "support/rank_gpus.h"
+
+namespace headway {
+namespace {
+
+EngineOptions OnRanks(int ranks) {
+  EngineOptions options;
+  options.tensor_parallel = ranks;
+  options.threads = 2;
+  options.device = testing::DeviceOfRanks(ranks);
+  return options;
+}
+
+// Drafts of steps over few of 1,200 keys, where these make them.
+EngineOptions Drafting(int ranks, const std::string& by) {
+  EngineOptions options = OnRanks(ranks);
+  options.draft = by;
+  if (by == "sparse") {
+    options.sparse_keys = 256;
+    options.sparse_sink = 64;
+    options.sparse_recent = 128;
+  }
+  return options;
+}
+
+const std::string kDrafters[] = {"lookup", "sparse", kDemo};
+
+TEST(EngineTpDrafts, GreedyTokensAreThoseOfOneRank) {
+  Request request;
+  {
+    const std::unique_ptr<Engine> engine = Open(kDemo);
+    request = RequestOf(Quoting(*engine, 1200, 10), 60);
+  }
+  const std::vector<TokenId> plain = Fresh(kDemo, OnRanks(1), request).tokens;
+  for (const std::string& by : kDrafters) {
+    for (const int ranks : {2, 5}) {
+      for (const bool paced : {false, true}) {
+        EngineOptions options = Drafting(ranks, by);
+        options.freeze_plan = !paced;
+        const std::unique_ptr<Engine> engine = Open(kDemo, options);
+        ASSERT_NE(engine, nullptr);
+        Result<std::unique_ptr<Context>> context = engine->NewContext({{1260}});
+        ASSERT_TRUE(context.ok()) << context.status().message();
+        const Result<Generation> made = GenerateOne(**context, request);
+        ASSERT_TRUE(made.ok()) << made.status().message();
+        EXPECT_EQ(made->tokens, plain) << by << " on " << ranks;
+        const Timings timings = (*context)->timings();
+        if (paced) continue;
+        EXPECT_GT(timings.drafted_tokens, 30) << by;
+        EXPECT_GT(timings.accepted_drafts, timings.drafted_tokens / 2) << by;
+      }
+    }
+  }
+}
+
+// Fewer slots than requests, whose drafts end at different places, and one that is sampled; again,
+// of what is cached.
+TEST(EngineTpDrafts, BatchesAreThoseOfOneRank) {
+  std::vector<Request> requests;
+  {
+    const std::unique_ptr<Engine> engine = Open(kDemo);
+    for (const int64_t n : {710, 870, 600, 820}) {
+      requests.push_back(RequestOf(Quoting(*engine, n, static_cast<size_t>(n - 500)), 10 + n % 17));
+    }
+  }
+  requests[1].sampling.temperature = 0.2f;
+  requests[1].sampling.seed = 5;
+  const auto tokens_of = [&](const EngineOptions& options) {
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{900, 900}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    std::vector<std::vector<TokenId>> tokens;
+    for (int round = 0; round < 2; ++round) {
+      Result<std::vector<Generation>> made = (*context)->Generate(requests, {});
+      EXPECT_TRUE(made.ok()) << made.status().message();
+      for (const Generation& generation : *made) tokens.push_back(generation.tokens);
+    }
+    return tokens;
+  };
+  const std::vector<std::vector<TokenId>> plain = tokens_of(OnRanks(1));
+  for (const std::string& by : kDrafters) EXPECT_EQ(tokens_of(Drafting(3, by)), plain) << by;
+}
+
+// A wish to stop may come as the first rank alone drafts, or has its model read a prompt.
+TEST(EngineTpDrafts, CancelledAndContinued) {
+  for (const std::string& by : kDrafters) {
+    EngineOptions options = Drafting(2, by);
+    options.freeze_plan = true;
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    const Request request = RequestOf(Quoting(*engine, 700, 10), 60);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{760}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    for (int64_t after = 1; after <= 13; after += 3) {
+      std::atomic<bool> cancel = false;
+      int64_t tokens = 0;
+      Hooks hooks;
+      hooks.cancel = &cancel;
+      hooks.on_text = [&](int, std::string_view) {
+        cancel = ++tokens >= after;
+        return true;
+      };
+      const Result<std::vector<Generation>> made = (*context)->Generate({&request, 1}, hooks);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      EXPECT_EQ((*made)[0].finish, FinishReason::kCancelled);
+    }
+    const Result<Generation> made = GenerateOne(**context, request);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_EQ(made->tokens, Fresh(kDemo, OnRanks(1), request).tokens) << by;
+  }
+}
+
+}  // namespace
+}  // namespace headway
