@@ -1,7 +1,6 @@
 #include "hardware/probe.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -218,12 +217,6 @@ class Measuring {
   Status status_;
 };
 
-int64_t HostMemoryBytes(Env& env) {
-  const Result<std::string> text = env.ReadFile("/proc/meminfo");
-  if (!text.ok() || !text->starts_with("MemTotal:")) return kGiB;
-  return std::max<int64_t>(std::strtoll(text->c_str() + 9, nullptr, 10) * kKiB, kMiB);
-}
-
 }  // namespace
 
 Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options) {
@@ -239,7 +232,7 @@ Result<MachineProfile> MeasureProfile(Env& env, const ProbeOptions& options) {
   machine.program = HEADWAY_VERSION;
   machine.name = machine.hardware;
   if (!info.name.empty()) machine.devices = {info.name};
-  machine.host_memory = static_cast<double>(HostMemoryBytes(env));
+  machine.host_memory = HostMemory(env);
   machine.device_memory = info.own_memory ? static_cast<double>(info.memory) : machine.host_memory;
   machine.step_seconds = 15e-6;
   Measuring measuring(**made, options, &machine);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
+#include "base/bytes.h"
 #include "base/fnv.h"
 #include "base/log.h"
 #include "base/user_cache.h"
@@ -65,8 +67,14 @@ Result<ChosenProfile> LoadProfile(Env& env, const std::string& name) {
 std::string HardwareKey(const BackendInfo& backend, int threads) {
   const std::string gpu =
       backend.own_memory ? fmt::format("{} {} MiB, ", backend.name, backend.memory >> 20) : "";
-  return fmt::format("{}{}, {} threads, {}", gpu, ProcValue("/proc/cpuinfo", "model name"), threads,
-                     ProcValue("/proc/meminfo", "MemTotal"));
+  return fmt::format("{}{}, {} threads", gpu, ProcValue("/proc/cpuinfo", "model name"), threads);
+}
+
+double HostMemory(Env& env) {
+  const Result<std::string> text = env.ReadFile("/proc/meminfo");
+  if (!text.ok() || !text->starts_with("MemTotal:")) return static_cast<double>(kGiB);
+  const int64_t bytes = std::strtoll(text->c_str() + 9, nullptr, 10) * kKiB;
+  return static_cast<double>(std::max<int64_t>(bytes, kMiB));
 }
 
 std::string KeptProfilePath(const std::string& hardware) {
@@ -93,6 +101,9 @@ std::optional<MachineProfile> ReadKeptProfile(Env& env, const std::string& hardw
                         machine->program, HEADWAY_VERSION);
     return std::nullopt;
   }
+  // It may have grown since.
+  machine->host_memory = HostMemory(env);
+  if (!machine->own_memory) machine->device_memory = machine->host_memory;
   return std::move(*machine);
 }
 

@@ -32,8 +32,10 @@ Result<ChosenProfile> LoadProfile(Env& env, const std::string& name);
 // kInvalidArgument where one is of a GPU and the other is not.
 Status CheckKind(const ChosenProfile& profile, const BackendInfo& backend);
 
-// What a probe is bound to: GPU, CPU, threads and memory. Another key, another probe.
+// What a probe is bound to: GPU, CPU and threads. Another key, another probe.
 std::string HardwareKey(const BackendInfo& backend, int threads);
+// Bytes that the machine has now: some virtual machines are given more by and by.
+double HostMemory(Env& env);
 
 // The file in the user's cache folder for a key; empty where there is none.
 std::string KeptProfilePath(const std::string& hardware);

@@ -68,8 +68,12 @@ TEST_F(Profiles, StaleAndDamagedCachesAreSaidAndNotUsed) {
   std::string note;
   EXPECT_FALSE(ReadKeptProfile(env_, "a", &note).has_value());
   EXPECT_EQ(note, "");
-  ASSERT_TRUE(KeepProfile(env_, Kept("a")).ok());
-  EXPECT_TRUE(ReadKeptProfile(env_, "a", &note).has_value());
+  MachineProfile small = Kept("a");
+  small.host_memory = 2e9;  // as the machine was then
+  ASSERT_TRUE(KeepProfile(env_, small).ok());
+  const std::optional<MachineProfile> kept = ReadKeptProfile(env_, "a", &note);
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->host_memory, HostMemory(env_));
   EXPECT_EQ(note, "");
   MachineProfile old = Kept("a");
   old.program = "0.0.1";
