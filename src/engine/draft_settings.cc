@@ -23,17 +23,21 @@ Status Wrong(Message message) {
 // chosen before.
 Status CheckTogether(const Settings& settings) {
   const bool sparse = settings.drafts.by == DraftSettings::By::kSparse;
-  const std::pair<bool, Option> others[] = {
-      {settings.selection.approximates(), Option::kSelector},
-      {settings.eviction.demotion.demotes(), Option::kEvicted},
-      {settings.eviction.evicts() && sparse, Option::kEvict},
-      {settings.salience.chooses(), AskedForBy(settings.salience)},
-      {settings.streaming_heads.has_value(), Option::kHeadPattern},
-      {settings.self_extend.on(), Option::kSelfExtend}};
-  for (const auto& [given, option] : others) {
-    if (given) {
+  const struct {
+    bool given;
+    Option option;
+    const char* value = "";
+  } others[] = {{settings.selection.approximates(), Option::kSelector},
+                {settings.eviction.demotion.demotes(), Option::kEvicted, " demote"},
+                {settings.eviction.evicts() && sparse, Option::kEvict},
+                {settings.salience.chooses(), AskedForBy(settings.salience)},
+                {settings.streaming_heads.has_value(), Option::kHeadPattern},
+                {settings.self_extend.on(), Option::kSelfExtend}};
+  for (const auto& other : others) {
+    if (other.given) {
       return Status(StatusCode::kUnsupported,
-                    Refusal{{Option::kDraft, " and ", option, " do not go together yet"}});
+                    Refusal{{Option::kDraft, sparse ? " sparse and " : " and ", other.option,
+                             other.value + std::string(" do not go together yet")}});
     }
   }
   return OkStatus();
