@@ -152,6 +152,30 @@ TEST_P(DraftsTest, AreVerifiedOverEncodedPages) {
              RunVerified(*model, config, tokens, 150, 5), "int8");
 }
 
+// Each draft has a window of its own, before and behind the model's.
+TEST_P(DraftsTest, AreVerifiedByStreamingHeads) {
+  for (const bool windows : {false, true}) {
+    ModelConfig tiny = TinyConfig(GetParam());
+    if (windows) tiny.windows = {40, 0, 17};
+    const std::unique_ptr<Model> model = Tiny(tiny);
+    const auto heads = static_cast<size_t>(tiny.shape.kv_heads);
+    for (const auto& [sink, recent] : std::vector<std::pair<int64_t, int64_t>>{
+             {0, 1}, {5, 21}, {16, 64}, {40, 3}, {500, 1}, {3, 500}}) {
+      HarnessConfig config;
+      config.pattern = {sink, recent, {}};
+      for (int layer = 0; layer < tiny.shape.layers; ++layer) {
+        config.pattern.streaming.emplace_back(heads, layer == 1);
+        if (layer != 1) config.pattern.streaming.back()[0] = true;
+      }
+      const std::vector<TokenId> tokens = RandomTokens(170, 96, 8);
+      ExpectNear(*model, RunTokens(*model, config, tokens, 120),
+                 RunVerified(*model, config, tokens, 120, 8),
+                 "sink " + std::to_string(sink) + " recent " + std::to_string(recent));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_P(DraftsTest, AreVerifiedWithWeightsThatStream) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   HarnessConfig config;

@@ -275,8 +275,8 @@ struct EngineOptions {
   // beside it); prompts, and steps that verify, attend to all. Anything else is a folder or a name,
   // as of the model itself: what that model picks, which has the same tokenizer and stays on the
   // device, its cache as well, of several ranks the first one's. Not together with what chooses
-  // keys or positions by the query: selectors, salient tokens, demoted ones, streaming heads,
-  // Self-Extend.
+  // keys or positions by the query: selectors, salient tokens, demoted ones, Self-Extend; "sparse"
+  // not with what lets tokens go, either.
   std::string draft = "none";  // none, lookup, sparse, or a model
   // Of a sequence in a step, at most, from 1 to 15; how many is fastest is found on the way, unless
   // the plan is frozen: then as many as there are. -1: 7.

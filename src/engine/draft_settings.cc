@@ -31,7 +31,7 @@ Status CheckTogether(const Settings& settings) {
                 {settings.eviction.demotion.demotes(), Option::kEvicted, " demote"},
                 {settings.eviction.evicts() && sparse, Option::kEvict},
                 {settings.salience.chooses(), AskedForBy(settings.salience)},
-                {settings.streaming_heads.has_value(), Option::kHeadPattern},
+                {settings.streaming_heads.has_value() && sparse, Option::kHeadPattern},
                 {settings.self_extend.on(), Option::kSelfExtend}};
   for (const auto& other : others) {
     if (other.given) {

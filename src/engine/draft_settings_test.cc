@@ -99,12 +99,15 @@ TEST(DraftSettings, WhatMakesNoSenseIsRefused) {
       o.evicted = "demote";
     });
     beside("hgca", [](EngineOptions& o) { o.hgca = 1.0; });
-    beside("head_pattern", [](EngineOptions& o) { o.head_pattern = "x"; });
     beside("self_extend", [](EngineOptions& o) { o.self_extend = "4:1024"; });
   }
   names("evict", [](EngineOptions& o) {
     o.draft = "sparse";
     o.evict = "snapkv";
+  });
+  names("head_pattern", [](EngineOptions& o) {
+    o.draft = "sparse";
+    o.head_pattern = "x";
   });
   names("selector", [](EngineOptions& o) {
     o.draft = "sparse";

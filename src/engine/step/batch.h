@@ -48,6 +48,11 @@ class Batch {
     return std::all_of(entries_.begin(), entries_.end(),
                        [](const BatchEntry& entry) { return entry.decode; });
   }
+  // Each has one query, as where decode steps verify no drafts.
+  bool all_single() const {
+    return std::all_of(entries_.begin(), entries_.end(),
+                       [](const BatchEntry& entry) { return entry.tokens == 1; });
+  }
 
  private:
   const StepContext& context_;
