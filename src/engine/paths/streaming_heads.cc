@@ -25,8 +25,8 @@ class StreamingHeadsPath : public AttentionPath {
     const int64_t window = parts_.context.WindowOf(layer);
     const int64_t recent =
         window == 0 ? cache.pattern.recent : std::min(window, cache.pattern.recent);
-    // A window is that of a call: ranges that need one come one after the other. Single queries have
-    // no need of windows here, and are launched together.
+    // A window is that of a call: ranges that need one come one after the other. Single queries
+    // have no need of windows here, and are launched together.
     const bool together = parts_.batch.all_single();
     for (size_t i = 0; i < ranges_[0].size(); ++i) {
       for (const Mask mask : {Mask::kCausal, Mask::kWindow}) {
