@@ -177,6 +177,26 @@ TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
     program_ = HEADWAY_MPIRUN;
     EXPECT_EQ(RunJson(OnRanks(3, run))["tokens"], threads["tokens"]) << method;
   }
+  // Parts of heads that several hold lie alike, too.
+  for (const char* parts : {"--assignment=tokens", "--assignment-copies=2"}) {
+    const Args run = {"run",
+                      kModel,
+                      "-f",
+                      dir_.File("text"),
+                      "--evict=ada-snapkv",
+                      "--evict-budget=96",
+                      "-n",
+                      "8",
+                      "--tp",
+                      "3",
+                      parts,
+                      "--assignment-profile",
+                      dir_.File("heads.json")};
+    program_ = kProgram;
+    const Json threads = RunJson(run);
+    program_ = HEADWAY_MPIRUN;
+    EXPECT_EQ(RunJson(OnRanks(3, run))["tokens"], threads["tokens"]) << parts;
+  }
   // How long each of them attends is known to the first.
   const Outcome bench = Run(OnRanks(2, {"bench", "prefill", kModel, "--ctx-size", "256", "--tp",
                                         "2", "--repetitions", "1", "--json"}));

@@ -302,9 +302,17 @@ TEST(EngineTp, HeadsOfAProfileAreBalanced) {
   options.evict_budget = "512";
   options.evict_profile = WriteProfile(dir.File("heads.json"), info, heads);
   const Approximate one = Approximately(options);
-  for (const auto& [ranks, assignment] :
-       {std::pair{2, "balanced"}, {3, "balanced"}, {2, "static"}, {2, "fairkv"}, {5, "fairkv"}}) {
+  struct Assigned {
+    int ranks;
+    const char* how;
+    int copies = 0;
+  };
+  for (const auto& [ranks, assignment, copies] :
+       {Assigned{2, "balanced"}, Assigned{3, "balanced"}, Assigned{2, "static"},
+        Assigned{2, "fairkv"}, Assigned{5, "fairkv"}, Assigned{3, "balanced", 2},
+        Assigned{2, "tokens"}, Assigned{5, "tokens"}}) {
     SCOPED_TRACE(std::string(assignment) + " on " + std::to_string(ranks));
+    options.assignment_copies = copies;
     options.tensor_parallel = ranks;
     options.device = OnRanks(ranks).device;
     options.assignment = assignment;
@@ -314,7 +322,10 @@ TEST(EngineTp, HeadsOfAProfileAreBalanced) {
     EXPECT_TRUE(said.profiled);
     EXPECT_EQ(said.heads, Open(kDemo, options)->Plan({{1300}})->ranks->heads);
     // Of five ranks one has no head of a layer, and four have one: nothing is to be chosen.
-    if (options.assignment == "static" || ranks > 4) {
+    EXPECT_EQ(said.shares.empty(), copies == 0 && options.assignment != "tokens");
+    if (!said.shares.empty()) {
+      EXPECT_GT(said.busy_share, 0.9);
+    } else if (options.assignment == "static" || ranks > 4) {
       EXPECT_DOUBLE_EQ(said.busy_share, said.static_busy_share);
     } else {
       EXPECT_GT(said.busy_share, said.static_busy_share);
@@ -328,6 +339,53 @@ TEST(EngineTp, HeadsOfAProfileAreBalanced) {
   heads.tokens.pop_back();
   options.evict_profile = WriteProfile(dir.File("short.json"), info, heads);
   EXPECT_THAT(Engine::Open(kDemo, options).status().message(), HasSubstr("evict_profile: "));
+}
+
+// Holders of a head divide the sequences of a batch, or the tokens of each: a request that waits
+// for a place, and another turn of one that is there, have the tokens of one rank.
+TEST(EngineTp, HeadsThatRanksHoldInPartsServeBatches) {
+  const TestDir dir;
+  const ModelInfo info = Open(kDemo)->info();
+  HeadBudgets heads;
+  heads.anyway = 32;
+  for (int i = 0; i < info.layers * info.kv_heads; ++i) heads.tokens.push_back(40 + i * i % 400);
+  EngineOptions options = OnRanks(1);
+  options.evict = "snapkv";
+  options.evict_budget = "256";
+  options.evict_profile = WriteProfile(dir.File("heads.json"), info, heads);
+  const auto tokens_of = [](const EngineOptions& of) {
+    const std::unique_ptr<Engine> engine = Open(kDemo, of);
+    std::vector<Request> requests;
+    for (const int64_t n : {600, 370, 1100}) {
+      requests.push_back(RequestOf(Quoting(*engine, n, 127), 10));
+    }
+    std::vector<std::vector<TokenId>> tokens;
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{1200, 1200}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    for (int turn = 0; turn < 2; ++turn) {
+      Result<std::vector<Generation>> made = (*context)->Generate(requests, {});
+      EXPECT_TRUE(made.ok()) << made.status().message();
+      for (size_t i = 0; i < made->size(); ++i) {
+        tokens.push_back((*made)[i].tokens);
+        std::vector<TokenId>& prompt = requests[i].prompt;
+        prompt.insert(prompt.end(), tokens.back().begin(), tokens.back().end());
+        const std::vector<TokenId> more = Quoting(*engine, 20, 40);
+        prompt.insert(prompt.end(), more.begin(), more.end());
+      }
+    }
+    return tokens;
+  };
+  const std::vector<std::vector<TokenId>> one = tokens_of(options);
+  for (const auto& [ranks, copies] : {std::pair{2, 0}, {3, 1}, {4, 0}, {4, 4}}) {
+    options.tensor_parallel = ranks;
+    options.device = OnRanks(ranks).device;
+    options.assignment_copies = copies;
+    options.assignment = copies == 0 ? "tokens" : "balanced";
+    const std::vector<std::vector<TokenId>> shared = tokens_of(options);
+    if (!testing::RanksHaveGpus()) {
+      EXPECT_EQ(shared, one) << ranks << " ranks, copies " << copies;
+    }
+  }
 }
 
 // Weights that are drawn are drawn by each rank for itself, and the embedding by all alike: what

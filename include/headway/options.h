@@ -30,8 +30,13 @@ struct EngineOptions {
   // evict_profile, or assignment_profile, a file like that which says no more than this, where
   // `evict` shares budgets out by each prompt. balanced: the largest load of a rank is as small as
   // can be; fairkv: the difference of the largest and the smallest one is (Zhao et al., 2025);
-  // static: in their order. No rank has more heads than it takes for all to have one.
+  // static: in their order. No rank has more heads than it takes for all to have one. tokens: ranks
+  // also share what heads keep of each prompt, so that loads are nearly equal; each may have a part
+  // of one head more.
   std::string assignment = "balanced";
+  // Of balanced and fairkv: how many ranks more than one the heads of a layer may have together, 0
+  // to 4; each may have one head more. Ranks that have the same head divide sequences among them.
+  int assignment_copies = 0;
   std::string assignment_profile;
 
   // Budgets in bytes. Never exceeded; what does not fit is refused before work starts.

@@ -140,7 +140,8 @@ struct SalienceReport {
 // Which of the ranks that share a model attend for which of its KV heads, and how busy they are
 // with that (EngineOptions::tensor_parallel, assignment).
 struct RanksReport {
-  std::string assignment;  // "balanced", "fairkv" or "static"
+  std::string assignment;  // "balanced", "fairkv", "static" or "tokens"
+  int copies = 0;          // EngineOptions::assignment_copies
   bool profiled = false;   // by what a profile says that heads keep; else all count as much
   // What its heads keep of a long prompt, in all layers; without a profile, how many these are.
   std::vector<double> keys;  // [ranks]
@@ -150,6 +151,9 @@ struct RanksReport {
   double busy_share = 1.0;
   double static_busy_share = 1.0;
   std::vector<std::vector<std::vector<int>>> heads;  // [layers][ranks]: by their index, ascending
+  // The same: how much of each a rank has, of the sequences or the tokens; empty where all heads of
+  // all ranks are whole.
+  std::vector<std::vector<std::vector<double>>> shares;
 };
 
 struct PlanReport {

@@ -23,6 +23,7 @@ enum class Option {
   kTensorParallel,
   kAssignment,
   kAssignmentProfile,
+  kAssignmentCopies,
   kGpuMemory,
   kKvMemory,
   kHostMemory,

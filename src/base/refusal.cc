@@ -19,6 +19,7 @@ constexpr Named kNames[] = {
     {Option::kTensorParallel, "tensor_parallel"},
     {Option::kAssignment, "assignment"},
     {Option::kAssignmentProfile, "assignment_profile"},
+    {Option::kAssignmentCopies, "assignment_copies"},
     {Option::kGpuMemory, "gpu_memory"},
     {Option::kKvMemory, "kv_memory"},
     {Option::kHostMemory, "host_memory"},

@@ -429,10 +429,15 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
       "On CPUs, behind mpirun -n N, with --tp N, each is a process, and the first prints")
       ->default_str(std::to_string(engine.tensor_parallel));
   AddChoice(
-      app, more_compute, "--assignment", &engine.assignment, {"balanced", "fairkv", "static"},
+      app, more_compute, "--assignment", &engine.assignment,
+      {"balanced", "fairkv", "static", "tokens"},
       "which rank of --tp has which heads, where a profile says what these keep: balanced, so "
       "that the busiest rank of a layer has as little as can be; fairkv, so that the busiest "
-      "and the idlest differ least; static, in their order");
+      "and the idlest differ least; static, in their order; tokens, balanced, with what heads keep "
+      "of each prompt shared between ranks where that helps");
+  AddNumber(app, more_compute, "--assignment-copies", &engine.assignment_copies, {0, 4},
+            "of balanced and fairkv: ranks more than one that the heads of a layer may have "
+            "together; those with the same head divide sequences among them");
   AddText(app, more_compute, "--assignment-profile", &engine.assignment_profile,
           "of headway profile-heads --evict: what heads are expected to keep where --evict shares "
           "budgets out by each prompt; without it, --evict-profile")

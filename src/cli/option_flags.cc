@@ -18,6 +18,7 @@ constexpr Flag kFlags[] = {
     {Option::kTensorParallel, "--tp"},
     {Option::kAssignment, "--assignment"},
     {Option::kAssignmentProfile, "--assignment-profile"},
+    {Option::kAssignmentCopies, "--assignment-copies"},
     {Option::kGpuMemory, "--gpu-memory"},
     {Option::kKvMemory, "--kv-memory"},
     {Option::kHostMemory, "--host-memory"},

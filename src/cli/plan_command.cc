@@ -117,13 +117,20 @@ std::string RanksText(const RanksReport& ranks) {
     rows.push_back({std::to_string(rank), FormatCount(std::llround(ranks.keys[rank])),
                     fmt::format("{:.1f} %", 100.0 * ranks.busy[rank])});
     for (size_t layer = 0; layer < shown; ++layer) {
-      rows.back().push_back(fmt::format("{}", fmt::join(ranks.heads[layer][rank], ",")));
+      std::vector<std::string> heads;
+      for (size_t i = 0; i < ranks.heads[layer][rank].size(); ++i) {
+        const double share = ranks.shares.empty() ? 1.0 : ranks.shares[layer][rank][i];
+        heads.push_back(std::to_string(ranks.heads[layer][rank][i]));
+        if (share < 1.0) heads.back() += fmt::format(" ({:.0f} %)", 100.0 * share);
+      }
+      rows.back().push_back(fmt::format("{}", fmt::join(heads, ", ")));
     }
   }
   std::vector<bool> right(rows[0].size(), true);
   right[0] = false;
-  std::string text = fmt::format("\nranks     heads {}{}\n", ranks.assignment,
-                                 ranks.profiled ? " by a profile" : "");
+  std::string text = fmt::format("\nranks     heads {}{}{}\n", ranks.assignment,
+                                 ranks.profiled ? " by a profile" : "",
+                                 ranks.copies > 0 ? fmt::format(", copies {}", ranks.copies) : "");
   text += FormatTable(rows, right);
   if (shown < ranks.heads.size()) text += "the heads of every layer: --json\n";
   return text;

@@ -245,7 +245,9 @@ Json RanksJson(const RanksReport& ranks) {
           {"busy", ranks.busy},
           {"busy_share", ranks.busy_share},
           {"static_busy_share", ranks.static_busy_share},
-          {"heads", ranks.heads}};
+          {"copies", ranks.copies},
+          {"heads", ranks.heads},
+          {"shares", ranks.shares}};
 }
 
 }  // namespace

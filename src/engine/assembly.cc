@@ -32,6 +32,9 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
   if (layout.salience.has_value()) {
     if (Status s = BuildSalience(*layout.salience, options); !s.ok()) return s;
   }
+  if (layout.kept.has_value() && layout.kept->evictor.heads.Shares()) {
+    shared = std::make_unique<SharedHeads>(layout.kept->evictor.heads);
+  }
   Result<std::unique_ptr<Executor>> made =
       Executor::Create({*model,
                         *kernels,
@@ -44,7 +47,9 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
                         {host_attention.get(), &host_share, host_trace},
                         weights.get(),
                         salience.get(),
-                        communicator},
+                        communicator,
+                        nullptr,
+                        shared.get()},
                        layout.executor);
   if (!made.ok()) return made.status();
   executor = std::move(*made);
@@ -96,16 +101,17 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                                                              weights.get(),
                                                              nullptr,
                                                              communicator,
-                                                             demoted.get()},
+                                                             demoted.get(),
+                                                             shared.get()},
                                                             layout.executor);
   if (!made.ok()) return made.status();
   kept_executor = std::move(*made);
   EvictorLimits evicts = layout.evictor;
   evicts.host_reads_device = device->host_reads_memory();
-  Result<std::unique_ptr<Evictor>> new_evictor =
-      Evictor::Create({*model, *kernels, *device, *compute, *executor, *store, *kept_store,
-                       *device_budget, *memory_budget, weights.get(), communicator, demoted.get()},
-                      evicts);
+  Result<std::unique_ptr<Evictor>> new_evictor = Evictor::Create(
+      {*model, *kernels, *device, *compute, *executor, *store, *kept_store, *device_budget,
+       *memory_budget, weights.get(), communicator, demoted.get(), shared.get()},
+      evicts);
   if (!new_evictor.ok()) return new_evictor.status();
   evictor = std::move(*new_evictor);
   if (evicts.policy.adds_up()) {

@@ -42,6 +42,7 @@ struct Assembly {
   std::unique_ptr<kv::Store> store;
   std::unique_ptr<WeightStream> weights;  // null where all are resident
   std::unique_ptr<Salience> salience;     // null where decodes attend to all tokens
+  std::unique_ptr<SharedHeads> shared;    // null where ranks have whole heads
   std::unique_ptr<Executor> executor;
   // Of a context that lets tokens go; else null.
   std::unique_ptr<kv::Store> kept_store;

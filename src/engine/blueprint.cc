@@ -227,7 +227,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
       request.slab_heads.push_back(config.shape.kv_heads - inputs.pattern->StreamingIn(layer));
     }
   }
-  request.group = {settings.ranks, settings.nodes};
+  request.group = {settings.ranks, settings.nodes, basis.heads.Shares()};
   request.page_slots = settings.cut.page_slots;
   request.lossless = basis.encoding == Encoding::kLossless;
   request.lengths = basis.lengths;

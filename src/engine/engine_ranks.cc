@@ -36,7 +36,10 @@ Result<ModelConfig> ReadConfig(Env* env, const std::string& folder, const Settin
 std::string WordsOf(const RankHeads& heads) {
   std::string words;
   for (const std::vector<HeadSet>& layers : heads.ranks) {
-    for (const HeadSet& set : layers) words += fmt::format(" {}", fmt::join(set.heads, ","));
+    for (const HeadSet& set : layers) {
+      words += fmt::format(" {}", fmt::join(set.heads, ","));
+      if (heads.Shares()) words += fmt::format(":{}", fmt::join(set.shares, ","));
+    }
   }
   return words;
 }

@@ -30,8 +30,9 @@ class Evictor {
                                                  const EvictorLimits& limits);
 
   // A sequence of the other store with what is kept of `prompt`, which the executor read last and
-  // which stays as it is. After an error there is no such sequence.
-  Result<kv::SequenceId> Evict(kv::SequenceId prompt);
+  // which stays as it is. It will have place `at` among those that live at a time, by which ranks
+  // divide heads that several of them have. After an error there is no such sequence.
+  Result<kv::SequenceId> Evict(kv::SequenceId prompt, int at = 0);
   // The sequence of the other store is dropped.
   void Forget(kv::SequenceId kept) {
     if (parts_.demoted != nullptr) parts_.demoted->Forget(kept);
@@ -74,10 +75,26 @@ class Evictor {
   Evictor(const EvictorParts& parts, const EvictorLimits& limits, std::unique_ptr<Buffer> memory,
           std::unique_ptr<PromptWeights> weights);
 
+  // Of the heads of a layer that this rank has, by slot, those that it chooses for: of several
+  // ranks that have a head the first one.
+  std::vector<int> ChosenHere(int layer) const;
+  // Their rows of the weights [heads that this rank has, tokens]; `memory` has copies of them where
+  // they are not all.
+  struct OwnWeights {
+    std::vector<float> sum, max, norms;
+  };
+  kv::ObservedWeights WeightsOf(std::span<const int> slots, OwnWeights* memory) const;
   // What heads have of a prompt before they choose: budgets_.
   Status FindBudgets(kv::SequenceId prompt);
   // Budgets become those that heads were given.
   Status EvictLayer(int layer, kv::SequenceId from, kv::SequenceId to);
+  // What the heads of a layer keep that this rank has, by slot, of the first `closed` tokens.
+  Result<std::vector<kv::KeptOfHead>> Choose(int layer, kv::SequenceId from, int64_t closed,
+                                             std::span<const std::vector<KeyRun>> keys);
+  // Tells the other ranks what heads keep that they have, too, and learns what they chose.
+  Status TellHolders(int layer, int64_t closed, std::vector<kv::KeptOfHead>* kept);
+  // Leaves this rank's part of what a head keeps.
+  kv::KeptTokens PartOf(int layer, int slot, std::vector<int32_t> positions) const;
   // Holds what a layer's heads let go of; zeros let go of nothing.
   void Demote(kv::SequenceId to, int layer, std::span<const std::vector<KeyRun>> keys,
               std::vector<kv::KeptOfHead> kept);
@@ -86,7 +103,7 @@ class Evictor {
     return &budgets_[static_cast<size_t>(layer * limits_.heads.kv_heads + head)];
   }
   Status KeepHead(int layer, int head, kv::SequenceId to, std::span<const KeyRun> keys,
-                  const std::vector<int32_t>& positions);
+                  kv::KeptTokens tokens);
   // The pages that were gathered, as the store has closed ones.
   kv::ClosedRows Close(int pages);
 
@@ -100,6 +117,7 @@ class Evictor {
   std::unique_ptr<Buffer> memory_;
   std::unique_ptr<PromptWeights> weights_;
   int64_t length_ = 0;            // of the prompt at hand
+  int at_ = 0;                    // its place among those that live
   std::vector<int64_t> budgets_;  // of its heads
   std::vector<int32_t> slots_;    // of the layer at hand, all heads: on their way
   std::optional<HostRankSums> sums_;

@@ -51,6 +51,7 @@ struct EvictorParts {
   WeightStream* weights = nullptr;  // brings the layers that are not resident; null: all are
   Communicator* communicator = nullptr;  // of a rank; null: it has all heads
   Demoted* demoted = nullptr;            // holds what is let go of; null: it is dropped
+  const SharedHeads* shared = nullptr;   // of which other ranks have a part; null: there are none
 };
 
 }  // namespace headway

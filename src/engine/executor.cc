@@ -70,6 +70,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       weights_(parts.weights) {
   const ModelShape& shape = context_.shape;
   context_.communicator = parts.communicator;
+  context_.shared = parts.shared;
   if (parts.communicator != nullptr) sums_.emplace(*parts.communicator, parts.lanes);
   context_.awaits_lanes = sums_.has_value() || parts.weights != nullptr ||
                           parts.host.attention != nullptr ||

@@ -58,6 +58,7 @@ struct ExecutorParts {
   Salience* salience = nullptr;          // of the path `salient`; null without it
   Communicator* communicator = nullptr;  // of ranks that have shards; null: the model is whole
   Demoted* demoted = nullptr;            // of the path `demoted`; null without it
+  const SharedHeads* shared = nullptr;   // of which other ranks have a part; null: there are none
 };
 
 class Executor {

@@ -68,7 +68,7 @@ Status Generator::LetGo(int index, const RopeFrequencies* rope, const Hooks& hoo
       return status;
     }
   }
-  Result<kv::SequenceId> kept = evictor_->Evict(*slot.sequence);
+  Result<kv::SequenceId> kept = evictor_->Evict(*slot.sequence, index);
   if (!kept.ok()) return kept.status();
   store_.Drop(*slot.sequence);
   reading_ = -1;

@@ -1,5 +1,7 @@
 #include "engine/head_assignment.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +18,13 @@ namespace {
 
 using plan::AssignmentMethod;
 
-constexpr std::array<std::pair<AssignmentMethod, const char*>, 3> kNames = {{
+constexpr int kMostCopies = 4;
+
+constexpr std::array<std::pair<AssignmentMethod, const char*>, 4> kNames = {{
     {AssignmentMethod::kBalanced, "balanced"},
     {AssignmentMethod::kFairKv, "fairkv"},
     {AssignmentMethod::kStatic, "static"},
+    {AssignmentMethod::kTokens, "tokens"},
 }};
 
 Status Wrong(Message message) {
@@ -48,14 +53,43 @@ plan::HeadLoads LoadsOf(const ModelShape& shape, const kv::EvictionPolicy& polic
   return loads;
 }
 
+// Ranks share what heads keep of prompts; prompts themselves each of them reads.
+Status CheckSharing(const EngineOptions& options, AssignmentMethod method) {
+  const EngineOptions absent;
+  const bool tokens = method == AssignmentMethod::kTokens;
+  const int copies = options.assignment_copies;
+  if (!tokens && copies == 0) return OkStatus();
+  if (copies < 0 || copies > kMostCopies) {
+    return Wrong(
+        {Option::kAssignmentCopies, fmt::format(" {}: 0 to {} are possible", copies, kMostCopies)});
+  }
+  if (copies > 0 && (tokens || method == AssignmentMethod::kStatic)) {
+    return Wrong({Option::kAssignmentCopies, " goes with ", Option::kAssignment,
+                  " balanced or fairkv, not with " + options.assignment});
+  }
+  const Message asked =
+      tokens ? Message{Option::kAssignment, " tokens"} : Message{Option::kAssignmentCopies};
+  if (options.evict == absent.evict) {
+    return Wrong(asked).Within(
+        {}, {": ranks share what heads keep of prompts; it needs ", Option::kEvict});
+  }
+  if (options.evicted != absent.evicted) {
+    return Wrong(asked).Within(
+        {}, {" and ", Option::kEvicted, " demote do not go together yet; leave one of them out"});
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 RankHeads HeadAssignment::Of(int rank) const {
   RankHeads heads = {static_cast<int>(loads.front().size()), rank, {}};
+  if (method == AssignmentMethod::kTokens) heads.split = HeadSplit::kTokens;
   heads.ranks.resize(assignment.layers.front().loads.size());
   for (size_t of = 0; of < heads.ranks.size(); ++of) {
     for (const plan::LayerAssignment& layer : assignment.layers) {
-      heads.ranks[of].push_back({plan::HeadsOf(layer, static_cast<int>(of))});
+      const auto holder = static_cast<int>(of);
+      heads.ranks[of].push_back({plan::HeadsOf(layer, holder), plan::SharesOf(layer, holder)});
     }
   }
   return heads;
@@ -65,6 +99,7 @@ Result<AssignmentMethod> ReadAssignment(const EngineOptions& options) {
   const EngineOptions absent;
   const std::pair<bool, Option> given[] = {
       {options.assignment != absent.assignment, Option::kAssignment},
+      {options.assignment_copies != absent.assignment_copies, Option::kAssignmentCopies},
       {!options.assignment_profile.empty(), Option::kAssignmentProfile}};
   for (const auto& [is_given, option] : given) {
     if (is_given && options.tensor_parallel == 1) {
@@ -77,10 +112,12 @@ Result<AssignmentMethod> ReadAssignment(const EngineOptions& options) {
                   Option::kEvict});
   }
   for (const auto& [method, name] : kNames) {
-    if (options.assignment == name) return method;
+    if (options.assignment != name) continue;
+    const Status status = CheckSharing(options, method);
+    return status.ok() ? Result<AssignmentMethod>(method) : status;
   }
-  return Wrong({Option::kAssignment,
-                ": unknown '" + options.assignment + "'; there are balanced, fairkv, static"});
+  return Wrong({Option::kAssignment, ": unknown '" + options.assignment +
+                                         "'; there are balanced, fairkv, static, tokens"});
 }
 
 const char* AssignmentName(AssignmentMethod method) {
@@ -100,6 +137,8 @@ HeadAssignment AssignHeads(const ModelShape& shape, const Settings& settings) {
   request.loads = made.loads;
   request.ranks = settings.ranks;
   request.most_heads = CeilDiv(shape.kv_heads, settings.ranks);
+  made.copies = request.copies = settings.assignment_copies;
+  if (made.copies > 0 || made.method == AssignmentMethod::kTokens) ++request.most_heads;
   made.assignment = plan::Assign(request, made.method);
   made.static_busy = plan::Assign(request, AssignmentMethod::kStatic).BusyShare();
   return made;
@@ -110,7 +149,9 @@ RanksReport RanksReportOf(const HeadAssignment& assignment) {
   const size_t ranks = layers.front().loads.size();
   const double seconds = assignment.assignment.Seconds();
   RanksReport report;
+  const bool shares = assignment.Of(0).Shares();
   report.assignment = AssignmentName(assignment.method);
+  report.copies = assignment.copies;
   report.profiled = assignment.profiled;
   report.busy_share = assignment.assignment.BusyShare();
   report.static_busy_share = assignment.static_busy;
@@ -120,6 +161,11 @@ RanksReport RanksReportOf(const HeadAssignment& assignment) {
     for (size_t rank = 0; rank < ranks; ++rank) {
       report.keys[rank] += layer.loads[rank];
       heads.push_back(plan::HeadsOf(layer, static_cast<int>(rank)));
+    }
+    if (!shares) continue;
+    std::vector<std::vector<double>>& of_layer = report.shares.emplace_back();
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      of_layer.push_back(plan::SharesOf(layer, static_cast<int>(rank)));
     }
   }
   for (const double keys : report.keys) report.busy.push_back(keys / seconds);

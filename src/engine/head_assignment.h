@@ -16,6 +16,7 @@ namespace headway {
 
 struct HeadAssignment {
   plan::AssignmentMethod method = plan::AssignmentMethod::kBalanced;
+  int copies = 0;
   bool profiled = false;  // loads are what a profile says; else they are all the same
   plan::HeadLoads loads;  // keys that each head keeps of a long prompt, of every sequence
   plan::Assignment assignment;
@@ -30,7 +31,7 @@ Result<plan::AssignmentMethod> ReadAssignment(const EngineOptions& options);
 const char* AssignmentName(plan::AssignmentMethod method);
 
 // With the shares that LoadShares has read. No rank has more heads of a layer than it takes for all
-// of them to have a rank.
+// of them to have a rank, but for one more where ranks may have the same heads.
 HeadAssignment AssignHeads(const ModelShape& shape, const Settings& settings);
 
 // What a user is told of it.

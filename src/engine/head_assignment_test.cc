@@ -66,6 +66,44 @@ TEST(HeadAssignment, EachHeadHasARankAndEachRankAsManyHeads) {
   }
 }
 
+// Ranks that share heads have one more at most, and with it much less to wait for.
+TEST(HeadAssignment, SharedHeadsBalanceWhatWholeOnesCannot) {
+  for (const int ranks : {2, 3, 4, 8, 10}) {
+    for (const char* method : {"balanced", "tokens"}) {
+      const bool tokens = std::string(method) == "tokens";
+      EngineOptions options = OnRanks(ranks);
+      options.assignment = method;
+      options.assignment_copies = tokens ? 0 : 4;
+      options.evict_profile = "p.json";
+      Settings settings = *ReadSettings(options);
+      settings.eviction.shares = Shares(3);
+      const HeadAssignment made = AssignHeads(Shape(), settings);
+      const RankHeads heads = made.Of(1);
+      EXPECT_EQ(heads.split, tokens ? HeadSplit::kTokens : HeadSplit::kSequences);
+      EXPECT_TRUE(heads.Shares());
+      for (int layer = 0; layer < kLayers; ++layer) {
+        for (const std::vector<HeadSet>& layers : heads.ranks) {
+          EXPECT_LE(layers[static_cast<size_t>(layer)].size(), (kHeads + ranks - 1) / ranks + 1);
+        }
+        size_t holders = 0;
+        for (int head = 0; head < kHeads; ++head) {
+          double share = 0.0;
+          for (const HeadHolder& holder : heads.HoldersOf(layer, head)) share += holder.share;
+          EXPECT_NEAR(share, 1.0, 1e-9);
+          holders += heads.HoldersOf(layer, head).size();
+        }
+        EXPECT_LE(holders, static_cast<size_t>(kHeads + (tokens ? ranks - 1 : 4)));
+      }
+      EXPECT_GE(made.assignment.BusyShare(), tokens ? 0.98 : ranks <= 4 ? 0.95 : 0.7);
+      EXPECT_GT(made.assignment.BusyShare(), made.static_busy);
+      const RanksReport report = RanksReportOf(made);
+      EXPECT_EQ(report.copies, tokens ? 0 : 4);
+      ASSERT_EQ(report.shares.size(), report.heads.size());
+      EXPECT_EQ(report.shares[0][0].size(), report.heads[0][0].size());
+    }
+  }
+}
+
 // The largest load of each layer is the smallest that as many heads for each rank allow.
 TEST(HeadAssignment, LoadsAreWhatHeadsKeepByTheProfile) {
   EngineOptions options = OnRanks(4);
@@ -118,7 +156,8 @@ TEST(HeadAssignment, WhatMakesNoSenseIsRefused) {
   };
   EngineOptions options = OnRanks(2);
   options.assignment = "fair";
-  EXPECT_EQ(refusal(options), "assignment: unknown 'fair'; there are balanced, fairkv, static");
+  EXPECT_EQ(refusal(options),
+            "assignment: unknown 'fair'; there are balanced, fairkv, static, tokens");
   options = OnRanks(1);
   options.assignment = "static";
   EXPECT_EQ(refusal(options),
@@ -131,6 +170,26 @@ TEST(HeadAssignment, WhatMakesNoSenseIsRefused) {
   options.assignment_profile = "p.json";
   options.evict = "none";
   EXPECT_EQ(refusal(options), "assignment_profile says what heads keep of prompts; it needs evict");
+  options = OnRanks(1);
+  options.assignment_copies = 2;
+  EXPECT_EQ(refusal(options),
+            "assignment_copies says which rank has which heads; it needs tensor_parallel");
+  options = OnRanks(2);
+  options.assignment_copies = 5;
+  EXPECT_EQ(refusal(options), "assignment_copies 5: 0 to 4 are possible");
+  options.assignment_copies = 2;
+  options.assignment = "tokens";
+  EXPECT_EQ(refusal(options),
+            "assignment_copies goes with assignment balanced or fairkv, not with tokens");
+  options.assignment = "balanced";
+  options.evict = "none";
+  EXPECT_EQ(refusal(options),
+            "assignment_copies: ranks share what heads keep of prompts; it needs evict");
+  options = OnRanks(2);
+  options.assignment = "tokens";
+  options.evicted = "demote";
+  EXPECT_EQ(refusal(options),
+            "assignment tokens and evicted demote do not go together yet; leave one of them out");
 }
 
 }  // namespace

@@ -152,6 +152,9 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   kept.executor.query_moments = false;
   kept.executor.segment_tokens = kept.store.format.segment_tokens();
   kept.executor.listed_slabs = 0;
+  if (basis.heads.Shares()) {
+    kept.executor.sharing_ranks = static_cast<int>(basis.heads.ranks.size());
+  }
   kept.executor.keys = bounds.head_pages * slots + room + 2 * slots;
   kept.evictor = {.shape = shape,
                   .page = prompts.store.format.page,

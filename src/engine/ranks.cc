@@ -135,9 +135,15 @@ void TellOfRanks(const std::optional<HeadAssignment>& assignment, int nodes, Pla
     report->reasons.push_back(fmt::format(
         "all ranks wait for the busiest one in every layer: by the profile they attend {:.1f} % of "
         "that time, with heads in their order {:.1f} %; none has more heads of a layer than the "
-        "order "
-        "gives one, since a place costs its products in all layers and whole prompts",
-        100.0 * report->ranks->busy_share, 100.0 * report->ranks->static_busy_share));
+        "order gives one{}, since a place costs its products in all layers and memory for prompts",
+        100.0 * report->ranks->busy_share, 100.0 * report->ranks->static_busy_share,
+        report->ranks->shares.empty() ? "" : ", and one more that it shares"));
+  }
+  if (!report->ranks->shares.empty()) {
+    report->reasons.push_back(fmt::format(
+        "ranks that have the same head divide what it keeps of prompts among them, {}; in a prompt "
+        "the first of them attends for it, and all make its keys",
+        report->ranks->copies > 0 ? "by sequences" : "by tokens"));
   }
   report->reasons.push_back(fmt::format(
       "{} ranks share the model, each with 1/{} of every budget of its machine but that "

@@ -256,6 +256,7 @@ Result<Settings> ReadSettings(const EngineOptions& given) {
   Result<plan::AssignmentMethod> assignment = ReadAssignment(options);
   if (!assignment.ok()) return assignment.status();
   settings.assignment = *assignment;
+  settings.assignment_copies = options.assignment_copies;
   settings.assignment_profile = Unless<std::string>(options.assignment_profile, "");
   if (Status s = CheckRanks(settings); !s.ok()) return s;
   if (Status s = ReadDrafts(options, &settings); !s.ok()) return s;

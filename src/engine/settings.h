@@ -91,6 +91,7 @@ struct Settings {
   int ranks = 1;  // that share the model, of which an engine may be one
   int nodes = 1;  // that these are on, as many on each; more than one in plans alone
   plan::AssignmentMethod assignment = plan::AssignmentMethod::kBalanced;
+  int assignment_copies = 0;
   std::optional<std::string> assignment_profile;  // file
   std::vector<double> assignment_shares;          // its, from LoadShares on; none without
   std::optional<int> machine_threads;             // those of all ranks, where it is one of several

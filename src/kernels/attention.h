@@ -91,6 +91,27 @@ struct MergeItem {
   }
 };
 
+// Holders of a KV head are the ranks that each have a part of its keys; one has this many at most.
+inline constexpr int kMostHolders = 64;
+
+// The output of a KV head's query heads over the keys of one of its holders becomes its summand of
+// the output over the keys of all: it is scaled by e^(lse - lse of all), and is 0 where the holder
+// saw no key, whatever `o` is then.
+struct ScaleHeldItem {
+  const float* from = nullptr;  // [rows, group, head_dim], rows from_stride apart; null: o
+  int64_t from_stride = 0;
+  void* o = nullptr;  // activations, the same, rows o_stride apart
+  int64_t o_stride = 0;
+  // Natural logarithms of all holders, rows lse_stride apart: holder i's of the group from column
+  // columns[i] on.
+  const float* lse = nullptr;
+  int64_t lse_stride = 0;
+  int32_t columns[kMostHolders] = {};
+  int holders = 0;
+  int own = 0;  // which of them this one is
+  int64_t rows = 0;
+};
+
 // What a caller asks of Attend, as far as implementations differ in what they can do. A planner
 // fills it in before it relies on a feature; RequestOf (items.h) makes it of an item.
 struct AttentionRequest {
@@ -116,6 +137,8 @@ class AttentionKernels {
   virtual void Attend(Stream& stream, const PageFormat& format, int group,
                       const AttentionParams& params, std::span<const AttentionItem> items) = 0;
   virtual void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) = 0;
+  virtual void ScaleHeld(Stream& stream, int head_dim, int group,
+                         std::span<const ScaleHeldItem> items) = 0;
 };
 
 }  // namespace headway

@@ -141,6 +141,18 @@ WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activ
   return cost;
 }
 
+WorkCost ScaleHeldCost(int head_dim, int group, std::span<const ScaleHeldItem> items,
+                       int64_t activation_bytes) {
+  WorkCost cost = {.name = "scale held"};
+  for (const ScaleHeldItem& item : items) {
+    const int64_t from_bytes = item.from == nullptr ? activation_bytes : kFloat;
+    cost.bytes += item.rows * group *
+                  (head_dim * (from_bytes + activation_bytes) + int64_t{item.holders} * kFloat);
+    cost.flops += item.rows * group * head_dim;
+  }
+  return cost;
+}
+
 WorkCost SampleCost(std::span<const SampleItem> items) {
   WorkCost cost{.name = "sample"};
   for (const SampleItem& item : items) {

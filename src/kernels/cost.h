@@ -31,6 +31,8 @@ WorkCost EncodePagesCost(const PageFormat& format, std::span<const EncodePagesIt
 // A code is read, and what it stands for written.
 WorkCost ExpandWeightsCost(int64_t bytes);
 WorkCost MergeCost(int head_dim, std::span<const MergeItem> items, int64_t activation_bytes);
+WorkCost ScaleHeldCost(int head_dim, int group, std::span<const ScaleHeldItem> items,
+                       int64_t activation_bytes);
 // Logits once, compared with the largest.
 WorkCost SampleCost(std::span<const SampleItem> items);
 // Logits once, compared, and their exponentials, about 20 operations each.

@@ -1,5 +1,6 @@
 // What ranks that share a model say to each other in a step: sums over all of them behind attention
-// and behind the MLP of each layer, and logits that are gathered. All wait for these.
+// and behind the MLP of each layer, logits that are gathered, and what weighs the parts of heads
+// that several of them have. All wait for these.
 #ifndef HEADWAY_PLAN_COMMUNICATION_H_
 #define HEADWAY_PLAN_COMMUNICATION_H_
 
@@ -13,6 +14,8 @@ namespace headway::plan {
 struct RankGroup {
   int ranks = 1;
   int nodes = 1;
+  // Some have parts of the same heads, and say in each layer what these weigh.
+  bool shares_heads = false;
 
   int of_node() const { return ranks / nodes; }
 };

@@ -109,6 +109,12 @@ TEST(Communication, AStepWaitsForItsSums) {
   const double said = PredictDecode(machine, shared, {}, std::vector<int64_t>{100}).seconds -
                       PredictDecode(machine, alone, {}, std::vector<int64_t>{100}).seconds;
   EXPECT_NEAR(said, 2 * 2 * (1e-5 + 1.5 * 4000 / 1e11) + 1e-5 + 3.0 * 4 * 5000 / 1e11, 1e-9);
+  // Parts of heads weigh a number for each query head.
+  Subject parts = shared;
+  parts.group.shares_heads = true;
+  const double more = PredictDecode(machine, parts, {}, std::vector<int64_t>{100}).seconds -
+                      PredictDecode(machine, shared, {}, std::vector<int64_t>{100}).seconds;
+  EXPECT_NEAR(more, 2 * (1e-5 + 3.0 * 4 * shared.shape.query_heads / 1e11), 1e-9);
 }
 
 }  // namespace

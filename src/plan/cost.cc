@@ -36,7 +36,13 @@ const char* CostLaneName(CostLane lane) {
 }
 
 double LayerSumSeconds(const MachineProfile& machine, const Subject& subject, double tokens) {
-  return 2.0 * SumSeconds(machine, subject.group, 4.0 * tokens * subject.shape.d_model);
+  const ModelShape& shape = subject.shape;
+  double seconds = 2.0 * SumSeconds(machine, subject.group, 4.0 * tokens * shape.d_model);
+  // Steps over prompts do without, for which this is next to nothing.
+  if (subject.group.shares_heads) {
+    seconds += GatherSeconds(machine, subject.group, 4.0 * tokens * shape.query_heads);
+  }
+  return seconds;
 }
 
 CostLane StepTime::limit() const {

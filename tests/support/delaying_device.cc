@@ -280,6 +280,12 @@ class DelayingKernels final : public Kernels {
       inner_->ProjectedNorms(s, format, group, copy);
     });
   }
+  void ScaleHeld(Stream& stream, int head_dim, int group,
+                 std::span<const ScaleHeldItem> items) override {
+    Run(stream, [=, this, copy = CopyOf(items)](Stream& s) {
+      inner_->ScaleHeld(s, head_dim, group, copy);
+    });
+  }
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
     Run(stream,
         [this, head_dim, copy = CopyOf(items)](Stream& s) { inner_->Merge(s, head_dim, copy); });

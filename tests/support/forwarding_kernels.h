@@ -81,6 +81,10 @@ class ForwardingKernels : public Kernels {
               std::span<const AttentionItem> items) override {
     inner_->Attend(s, format, group, params, items);
   }
+  void ScaleHeld(Stream& s, int head_dim, int group,
+                 std::span<const ScaleHeldItem> items) override {
+    inner_->ScaleHeld(s, head_dim, group, items);
+  }
   void Merge(Stream& s, int head_dim, std::span<const MergeItem> items) override {
     inner_->Merge(s, head_dim, items);
   }

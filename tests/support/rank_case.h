@@ -36,6 +36,30 @@ inline Placement RandomPlacement(const ModelShape& shape, int ranks, uint64_t se
   return placement;
 }
 
+// The same, and some heads are held by several ranks, which have random shares of them.
+inline Placement SharedPlacement(const ModelShape& shape, int ranks, uint64_t seed) {
+  Random random(seed);
+  Placement placement(static_cast<size_t>(ranks),
+                      std::vector<HeadSet>(static_cast<size_t>(shape.layers)));
+  for (size_t layer = 0; layer < static_cast<size_t>(shape.layers); ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      std::vector<int> holders = {static_cast<int>(random.Below(ranks))};
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (rank != holders[0] && random.Below(2) == 0) holders.push_back(rank);
+      }
+      double left = 1.0;
+      for (size_t i = 0; i < holders.size(); ++i) {
+        HeadSet& set = placement[static_cast<size_t>(holders[i])][layer];
+        const double share = i + 1 == holders.size() ? left : left * random.Uniform();
+        set.heads.push_back(head);
+        set.shares.push_back(share);
+        left -= share;
+      }
+    }
+  }
+  return placement;
+}
+
 struct Case {
   Golden golden;
   ModelConfig config;

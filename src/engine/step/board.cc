@@ -42,7 +42,7 @@ struct Sizes {
   Sizes(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels) {
     const int64_t rows = limits.step_tokens * shape.query_heads;
     o = limits.activation_dtype == DType::kF32 ? 0 : FloatBytes(rows * shape.head_dim);
-    lse = FloatBytes(rows);
+    lse = FloatBytes(rows * limits.sharing_ranks);
     const int64_t states = limits.entries * limits.decode_tokens() *
                            MaxParts(shape, limits, kernels) * shape.query_heads;
     part_o = FloatBytes(states * shape.head_dim);
@@ -63,10 +63,16 @@ Board::Board(StepContext& context, const Batch& batch, Reads& reads, Memory* mem
       batch_(batch),
       reads_(reads),
       max_parts_(MaxParts(context.shape, context.limits, context.kernels)),
+      lse_stride_(int64_t{context.limits.sharing_ranks} * context.shape.query_heads),
       dense_(context, batch, memory) {
   const Sizes sizes(context.shape, context.limits, context.kernels);
   o_ = sizes.o == 0 ? static_cast<float*>(context.act.o) : memory->Floats(sizes.o);
   lse_ = memory->Floats(sizes.lse);
+  if (context.limits.sharing_ranks > 1) {
+    HEADWAY_CHECK(context.shared != nullptr &&
+                  context.shared->ranks() == context.limits.sharing_ranks);
+    lse_ += int64_t{context.shared->rank()} * context.shape.query_heads;
+  }
   part_o_ = memory->Floats(sizes.part_o);
   part_lse_ = memory->Floats(sizes.part_lse);
 }
@@ -76,6 +82,14 @@ void Board::BeginLayer(int layer) {
   window_ = context_.WindowOf(layer);
   states_.assign(static_cast<size_t>(batch_.size() * context_.shape.kv_heads), HeadStates());
   results_taken_.assign(static_cast<size_t>(batch_.size()), false);
+  const SharedHeads* const shared = context_.shared;
+  scales_parts_ = context_.limits.sharing_ranks > 1 && shared->AnyIn(layer);
+  for (int entry = 0; shared != nullptr && entry < batch_.size(); ++entry) {
+    for (const SharedHead& head : shared->In(layer)) {
+      StatesOf(entry, head.slot).part = scales_parts_;
+      StatesOf(entry, head.slot).elsewhere = !scales_parts_ && !head.first();
+    }
+  }
   dense_.BeginLayer();
 }
 
@@ -104,8 +118,9 @@ AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const Key
   item.keys = keys;
   item.keys.pages = PagesOf(keys.pages, run);
   item.o_stride = width;
-  item.lse_stride = shape.query_heads;
+  item.lse_stride = lse_stride_;
   HeadStates states = StatesOf(entry_index, run.head);
+  if (states.elsewhere) item.keys.pages.count = 0;
   if (entry.decode) {
     const States parts = StatesFrom(entry_index, states.parts);
     item.split = entry.split;
@@ -117,9 +132,10 @@ AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const Key
     HEADWAY_CHECK(states.parts <= max_parts_);
   } else {
     item.o = o_ + entry.row * width + head * shape.head_dim;
-    item.lse = lse_ + entry.row * shape.query_heads + head;
+    item.lse = LseAt(entry.row, head);
     item.merge = states.started;
-    if (order == RangeOrder::kLast && o_ != context_.act.o) {
+    // Of a part the state is wanted.
+    if (order == RangeOrder::kLast && o_ != context_.act.o && !states.part) {
       item.result = static_cast<std::byte*>(context_.act.o) +
                     context_.ActivationBytes(entry.row * width + head * shape.head_dim);
       item.result_stride = width;
@@ -138,6 +154,9 @@ void Board::MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRu
     for (int first = 0, end = 0; first < run.heads; first = end) {
       const HeadStates& states = StatesOf(entry, run.head + first);
       for (end = first + 1; end < run.heads && StatesOf(entry, run.head + end) == states;) ++end;
+      // Without keys there is nothing to do, but that prefills write what their last range leaves.
+      const bool empty = states.elsewhere || keys.pages.count == 0;
+      if (empty && (batch_[entry].decode || order == RangeOrder::kMoreFollow)) continue;
       const kv::HeadRun part = {run.head + first, end - first, run.index + first};
       items->push_back(MakeItem(entry, part, keys, order));
     }
@@ -192,8 +211,7 @@ Board::RowStates Board::TakeRowStates(int entry, const kv::HeadRun& heads) {
   const int64_t width = context_.QWidth();
   const int64_t row = batch_[entry].row;
   const int64_t head = int64_t{heads.head} * context_.shape.group();  // query head
-  return {o_ + row * width + head * context_.shape.head_dim, width,
-          lse_ + row * context_.shape.query_heads + head, context_.shape.query_heads};
+  return {o_ + row * width + head * context_.shape.head_dim, width, LseAt(row, head), lse_stride_};
 }
 
 void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const float* o,
@@ -201,6 +219,7 @@ void Board::AddLastState(int entry, std::span<const kv::HeadRun> heads, const fl
   HEADWAY_CHECK(!ResultTaken(entry));
   for (const kv::HeadRun& run : heads) {
     for (int head = run.head; head < run.head + run.heads; ++head) {
+      if (StatesOf(entry, head).elsewhere) continue;
       StatesOf(entry, head).last_o = o;
       StatesOf(entry, head).last_lse = lse;
     }
@@ -247,9 +266,7 @@ MergeItem Board::MakeMerge(int entry, int64_t token, const kv::HeadRun& run) {
   }
   item.rows = int64_t{run.heads} * shape.group();
   item.o = ResultAt(entry, token, head);
-  if (observer_ != nullptr) {
-    item.lse = lse_ + (batch_[entry].row + token) * shape.query_heads + head;
-  }
+  if (observer_ != nullptr || scales_parts_) item.lse = LseAt(batch_[entry].row + token, head);
   return item;
 }
 
@@ -268,7 +285,47 @@ Status Board::Merge() {
   }
   if (!merges_.empty()) context_.kernels.Merge(context_.compute, context_.shape.head_dim, merges_);
   dense_.Correct();
+  if (scales_parts_) ScaleParts();
   return observer_ == nullptr ? OkStatus() : observer_->OnLayer(layer_);
+}
+
+void Board::ScaleParts() {
+  const ModelShape& shape = context_.shape;
+  const SharedHeads& shared = *context_.shared;
+  const int64_t own = int64_t{shared.rank()} * shape.query_heads;
+  context_.communicator->AllGather(context_.compute, {.data = lse_ - own,
+                                                      .rows = batch_.tokens(),
+                                                      .columns = lse_stride_,
+                                                      .begin = own,
+                                                      .end = own + shape.query_heads});
+  scales_.clear();
+  for (const SharedHead& head : shared.In(layer_)) {
+    ScaleHeldItem item;
+    item.o_stride = item.from_stride = context_.QWidth();
+    item.lse_stride = lse_stride_;
+    item.own = head.own;
+    for (const HeadHolder& holder : head.holders) {
+      item.columns[item.holders++] = holder.rank * shape.query_heads + holder.slot * shape.group();
+    }
+    // Entries of one kind lie side by side.
+    for (int entry = 0, end = 0; entry < batch_.size(); entry = end) {
+      const bool decode = batch_[entry].decode;
+      item.rows = 0;
+      for (end = entry; end < batch_.size() && batch_[end].decode == decode; ++end) {
+        HEADWAY_CHECK(!ResultTaken(end));
+        item.rows += batch_[end].tokens;
+      }
+      const int64_t column = int64_t{head.slot} * shape.group() * shape.head_dim;
+      item.o = ResultAt(entry, 0, int64_t{head.slot} * shape.group());
+      item.from = decode || o_ == context_.act.o
+                      ? nullptr
+                      : o_ + batch_[entry].row * context_.QWidth() + column;
+      item.lse = lse_ - own + batch_[entry].row * lse_stride_;
+      scales_.push_back(item);
+    }
+  }
+  if (scales_.empty()) return;
+  context_.kernels.ScaleHeld(context_.compute, shape.head_dim, shape.group(), scales_);
 }
 
 void Board::Abort() {

@@ -108,7 +108,8 @@ class Board {
   // What attention needs beside its items.
   AttentionParams Params(int64_t window) const;
   // Merges the states of decode entries into the activations, but where a path has taken these, and
-  // corrects rows of prefills by their dense rows.
+  // corrects rows of prefills by their dense rows. What ranks have of a head in parts becomes
+  // summands of its attention.
   Status Merge();
   // The step is given up.
   void Abort();
@@ -126,6 +127,8 @@ class Board {
   struct HeadStates {
     int parts = 0;                  // decode: states so far
     bool started = false;           // prefill: (o, lse) hold a state
+    bool elsewhere = false;         // another rank attends for the head
+    bool part = false;              // other ranks attend to other parts of the head's tokens
     const float* last_o = nullptr;  // of the entry: AddLastState
     const float* last_lse = nullptr;
 
@@ -138,13 +141,20 @@ class Board {
   MergeItem MakeMerge(int entry, int64_t token, const kv::HeadRun& run);
   void* ResultAt(int entry, int64_t token, int64_t query_head) const;
   States StatesFrom(int entry, int64_t part) const;
+  float* LseAt(int64_t row, int64_t query_head) const {
+    return lse_ + row * lse_stride_ + query_head;
+  }
+  void ScaleParts();
 
   StepContext& context_;
   const Batch& batch_;
   Reads& reads_;
   const int64_t max_parts_;
-  float* o_;         // act.o where that is f32
-  float* lse_;       // [step_tokens, query_heads]
+  float* o_;  // act.o where that is f32
+  // [step_tokens, query_heads], or of all ranks that share heads: [step_tokens, ranks,
+  // query_heads], and this is where the rank's own begin.
+  float* lse_;
+  const int64_t lse_stride_;
   float* part_o_;    // [entries, max_parts, decode_tokens, query_heads, head_dim]
   float* part_lse_;  // [entries, max_parts, decode_tokens, query_heads]
   DenseRows dense_;
@@ -152,10 +162,12 @@ class Board {
 
   int layer_ = 0;
   int64_t window_ = 0;
+  bool scales_parts_ = false;         // in the layer
   std::vector<HeadStates> states_;    // [entries, kv_heads]
   std::vector<bool> results_taken_;   // [entries]
   std::vector<AttentionItem> items_;  // of the next Flush
   std::vector<MergeItem> merges_;
+  std::vector<ScaleHeldItem> scales_;
 };
 
 }  // namespace headway

@@ -28,7 +28,9 @@ struct ExecutorLimits {
   kv::DemotionPolicy demotion;   // if it demotes, there is a path `demoted`
   bool query_moments = false;    // are taken of a prompt, from moments_from on
   int64_t moments_from = 0;
-  int64_t sum_rows = plan::kRowsOfSum;   // of a piece that ranks add up by itself
+  int64_t sum_rows = plan::kRowsOfSum;  // of a piece that ranks add up by itself
+  // That tell each other what parts of heads weigh of which each of them keeps some tokens.
+  int sharing_ranks = 1;
   bool streaming_heads = false;          // some are: their keys are cut otherwise
   kv::SelectionPolicy selection;         // of decode
   SelfExtend self_extend;                // not on: no position is grouped

@@ -318,6 +318,34 @@ void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items) {
   });
 }
 
+void ScaleHeld(ThreadPool& pool, int head_dim, int group, std::span<const ScaleHeldItem> items) {
+  const auto scale_row = [&](const ScaleHeldItem& item, int64_t row, int head) {
+    const float* const lse = item.lse + row * item.lse_stride + head;
+    const auto lse_of = [&](int holder) { return lse[item.columns[holder]]; };
+    float* const to = static_cast<float*>(item.o) + row * item.o_stride + head * head_dim;
+    const float* const from =
+        item.from == nullptr ? to : item.from + row * item.from_stride + head * head_dim;
+    const float own = lse_of(item.own);
+    if (own == kNoKeys) {
+      std::fill_n(to, head_dim, 0.0f);
+      return;
+    }
+    float max = kNoKeys;
+    for (int i = 0; i < item.holders; ++i) max = MaxOrNan(lse_of(i), max);
+    float sum = 0.0f;
+    for (int i = 0; i < item.holders; ++i) sum += std::exp(lse_of(i) - max);
+    const float scale = std::exp(own - max) / sum;
+    for (int i = 0; i < head_dim; ++i) to[i] = from[i] * scale;
+  };
+  for (const ScaleHeldItem& item : items) {
+    pool.Run(item.rows, kRowsGrain, [&](int, int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        for (int head = 0; head < group; ++head) scale_row(item, row, head);
+      }
+    });
+  }
+}
+
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items) {
   const StoreRowFunction store = StoreRowFor(isa);

@@ -48,6 +48,7 @@ struct AttentionCall {
 // `isa` is one of SupportedIsas().
 void Attend(ThreadPool& pool, Isa isa, const AttentionCall& call, const AttentionScratch& scratch);
 void Merge(ThreadPool& pool, int head_dim, std::span<const MergeItem> items);
+void ScaleHeld(ThreadPool& pool, int head_dim, int group, std::span<const ScaleHeldItem> items);
 void StoreKv(ThreadPool& pool, Isa isa, const PageFormat& format,
              std::span<const StoreKvItem> items);
 void TurnKeys(ThreadPool& pool, Isa isa, const PageFormat& format, const TurnKeysItem& item);

@@ -252,6 +252,12 @@ class CpuKernels : public Kernels {
     cpu::Merge(pool_, head_dim, items);
   }
 
+  void ScaleHeld(Stream& stream, int head_dim, int group,
+                 std::span<const ScaleHeldItem> items) override {
+    const Traced traced(trace_, stream.lane(), ScaleHeldCost(head_dim, group, items, kFloat));
+    cpu::ScaleHeld(pool_, head_dim, group, items);
+  }
+
   bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
                          int group) const override {
     return SelectionFits(format, summary, group);

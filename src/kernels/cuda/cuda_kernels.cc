@@ -284,6 +284,11 @@ class CudaKernels final : public cuda::EvictionKernels {
     Call call(stream, MergeCost(head_dim, items, Bytes()));
     call.Check(cuda::Merge(call.native(), dtype_, head_dim, items), "merge");
   }
+  void ScaleHeld(Stream& stream, int head_dim, int group,
+                 std::span<const ScaleHeldItem> items) override {
+    Call call(stream, ScaleHeldCost(head_dim, group, items, Bytes()));
+    call.Check(cuda::ScaleHeld(call.native(), dtype_, {head_dim, group}, items), "scale held");
+  }
 
   void Summarize(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                  std::span<const SummarizeItem> items) override {

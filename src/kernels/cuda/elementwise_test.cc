@@ -6,12 +6,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <iterator>
 #include <vector>
 
 #include "base/types.h"
 #include "kernels/cuda/cuda_testing.h"
 #include "kernels/cuda/elementwise_testing.h"
+#include "kernels/cuda/merge.h"
+#include "kernels/testing/held_problem.h"
 
 namespace headway::cuda {
 namespace {
@@ -140,6 +143,56 @@ TEST_F(ElementwiseTest, CorrectRows) {
           const double value = x[Count(i)] + change;
           const double error = 4 * kFloatEpsilon * (std::abs(change) + std::abs(x[Count(i)]));
           ASSERT_NEAR(got[Count(i)], value, error + Rounding(activation, value));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ElementwiseTest, ScaleHeld) {
+  for (const DType activation : kDTypes) {
+    for (int round = 0; round < 20; ++round) {
+      HeldProblem problem(random_);
+      Memory lse(DType::kF32, problem.lse);
+      std::deque<Memory> outputs, froms;
+      std::vector<std::vector<float>> given;
+      std::vector<ScaleHeldItem> items;
+      for (int holder = 0; holder < problem.holders; ++holder) {
+        const bool elsewhere = (round + holder) % 2 == 0;
+        given.push_back(problem.o[Count(holder)]);
+        outputs.emplace_back(activation, given.back());
+        if (!elsewhere) given.back() = outputs.back().Values(activation);
+        ScaleHeldItem item = problem.ItemOf(holder);
+        item.lse = lse.floats();
+        item.o = outputs.back().data();
+        if (elsewhere) {
+          froms.emplace_back(DType::kF32, given.back());
+          item.from = froms.back().floats();
+        }
+        items.push_back(item);
+      }
+      // More than one launch takes.
+      std::vector<ScaleHeldItem> all(13, items.front());
+      for (ScaleHeldItem& item : all) item.rows = 0;
+      all.insert(all.end(), items.begin(), items.end());
+      ASSERT_CUDA(ScaleHeld(nullptr, activation, {problem.head_dim, problem.group}, all));
+      for (int holder = 0; holder < problem.holders; ++holder) {
+        const std::vector<float> got = outputs[Count(holder)].Values(activation);
+        for (int64_t row = 0; row < problem.rows; ++row) {
+          for (int head = 0; head < problem.group; ++head) {
+            double sum = 0.0;
+            const double own = problem.LseOf(holder, row, head);
+            for (int i = 0; i < problem.holders; ++i) {
+              sum += std::exp(double{problem.LseOf(i, row, head)} - own);
+            }
+            for (int i = 0; i < problem.head_dim; ++i) {
+              const int64_t at = row * problem.stride + head * problem.head_dim + i;
+              const bool empty = own == HeldProblem::kNoKeys;
+              const double value = empty ? 0.0 : given[Count(holder)][Count(at)] / sum;
+              ASSERT_NEAR(got[Count(at)], value,
+                          1e-5 * std::abs(value) + Rounding(activation, value) + 1e-35);
+            }
+          }
         }
       }
     }

@@ -39,6 +39,14 @@ struct StateMerge {
 cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,
                        const StateMerge& merge);
 
+// Enqueues Kernels::ScaleHeld.
+struct HeldHeads {
+  int head_dim = 0;
+  int group = 0;
+};
+cudaError_t ScaleHeld(cudaStream_t stream, DType activation, const HeldHeads& heads,
+                      std::span<const ScaleHeldItem> items);
+
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_MERGE_H_

@@ -218,4 +218,28 @@ void Merge(int head_dim, std::span<const MergeItem> items) {
   }
 }
 
+void ScaleHeld(int head_dim, int group, std::span<const ScaleHeldItem> items) {
+  for (const ScaleHeldItem& item : items) {
+    for (int64_t row = 0; row < item.rows; ++row) {
+      auto* const to = static_cast<float*>(item.o) + row * item.o_stride;
+      const float* const from = item.from == nullptr ? to : item.from + row * item.from_stride;
+      for (int head = 0; head < group; ++head) {
+        const auto lse_of = [&](int holder) {
+          const auto column = int64_t{item.columns[holder]};
+          return static_cast<double>(item.lse[row * item.lse_stride + column + head]);
+        };
+        double max = kNoKeys;
+        for (int i = 0; i < item.holders; ++i) max = MaxOrNan(lse_of(i), max);
+        double sum = 0.0;
+        for (int i = 0; i < item.holders; ++i) sum += std::exp(lse_of(i) - max);
+        const bool empty = lse_of(item.own) == kNoKeys;
+        const double scale = std::exp(lse_of(item.own) - max) / sum;
+        for (int64_t i = head * head_dim; i < (head + 1) * head_dim; ++i) {
+          to[i] = empty ? 0.0f : static_cast<float>(from[i] * scale);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace headway::ref

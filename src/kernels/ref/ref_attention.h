@@ -17,6 +17,7 @@ void EncodePages(const PageFormat& format, std::span<const EncodePagesItem> item
 void Attend(const PageFormat& format, int group, const AttentionParams& params,
             std::span<const AttentionItem> items);
 void Merge(int head_dim, std::span<const MergeItem> items);
+void ScaleHeld(int head_dim, int group, std::span<const ScaleHeldItem> items);
 
 }  // namespace headway::ref
 

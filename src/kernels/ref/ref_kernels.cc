@@ -180,6 +180,9 @@ class RefKernels : public Kernels {
     ref::Attend(format, group, params, items);
   }
 
+  void ScaleHeld(Stream&, int head_dim, int group, std::span<const ScaleHeldItem> items) override {
+    ref::ScaleHeld(head_dim, group, items);
+  }
   void Merge(Stream&, int head_dim, std::span<const MergeItem> items) override {
     ref::Merge(head_dim, items);
   }

@@ -9,12 +9,13 @@ SlabId PageTable::Exchange(int group, int segment, SlabId id) {
   return std::exchange(slabs_[At(group, segment)], id);
 }
 
-void PageTable::Keep(std::vector<int32_t> positions, int64_t closed) {
+void PageTable::Keep(std::vector<int32_t> positions, int64_t closed, bool grows) {
   HEADWAY_CHECK(std::ssize(positions) % slots_ == 0 && std::ssize(positions) <= closed * slots_ &&
                 std::is_sorted(positions.begin(), positions.end()));
   positions_ = std::move(positions);
   pages_ = kept_pages();
   left_out_ = closed - pages_;
+  grows_ = grows;
 }
 
 PageTables::PageTables(const CacheFormat& format, Sharing sharing) : sharing_(sharing) {

@@ -85,8 +85,11 @@ class PageTable {
                                          : slot + left_out_ * slots_;
   }
   // The table becomes one of some tokens of the sequence's first `closed` pages: those at these
-  // positions, ascending, which fill whole pages. Pages behind them are of consecutive tokens.
-  void Keep(std::vector<int32_t> positions, int64_t closed);
+  // positions, ascending, which fill whole pages. Pages behind them are of consecutive tokens;
+  // there are none where it does not grow.
+  void Keep(std::vector<int32_t> positions, int64_t closed, bool grows = true);
+  // Whether what is appended to the sequence is here, too: not where another rank has it.
+  bool grows() const { return grows_; }
   // Pages of the sequence that are not here; while the table has a page, those before the page
   // kept_pages() are not whole.
   int64_t left_out() const { return left_out_; }
@@ -116,6 +119,7 @@ class PageTable {
   int first_kept_ = 0;
   std::vector<SlabId> slabs_;  // [segments][groups]
   int64_t left_out_ = 0;
+  bool grows_ = true;
   std::vector<int32_t> positions_;  // [kept_pages * slots]
 };
 

@@ -74,7 +74,7 @@ Status Step::PlanStep(std::span<const StepEntry> wanted) {
 
 Step::Growth Step::GrowthOf(const Entry& entry, const PageTable& table, int layer) const {
   Growth growth;
-  if (entry.closing == 0) return growth;
+  if (entry.closing == 0 || !table.grows()) return growth;
   growth.last = cache_.math.Segments(table.pages() + entry.closing);
   // What no later query will see is not stored at all.
   growth.first = std::max(static_cast<int>(table.pages() / cache_.format.segment_pages),
@@ -232,7 +232,7 @@ void Step::FinishEntry(const Entry& entry) {
   }
   for (int layer = 0; layer < cache_.format.layers; ++layer) {
     for (PageTable& table : sequence.tables.of_layer(layer)) {
-      table.set_pages(table.pages() + entry.closing);
+      if (table.grows()) table.set_pages(table.pages() + entry.closing);
       const int segments = cache_.math.Segments(table.pages());
       table.Resize(segments, ReleaserOf(*cache_.slabs));
       table.FreeBefore(std::min(segments, cache_.math.FirstKept(layer, sequence.length)),

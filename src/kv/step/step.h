@@ -43,7 +43,8 @@ class Step {
   // Where X of an entry's new tokens goes, [tokens, x_width] in the pages' dtype; null where none
   // of it will be kept. Valid until CloseLayer of the layer.
   std::byte* XTarget(int entry_index, int layer);
-  // The keys of those heads behind the last closed page before the step, the new ones included.
+  // The keys of those heads behind the last closed page before the step, the new ones included;
+  // none where another rank has them.
   KeyRun Tail(int entry_index, int layer, int group);
   // All keys that an entry's queries see in the streaming heads of a layer, in the order of
   // positions, each once: of the sink and of the rest of its last page, recent ones, and the tail's
@@ -99,6 +100,8 @@ class Step {
   // Whether some new token of the entry has pages of the kind. The open pages are always of keys
   // and values, and where a segment keeps something else also of that.
   bool Keeps(const Entry& entry, SlabKind kind) const;
+  // Tail, whoever has it.
+  KeyRun AllOfTail(int entry_index, int layer, int group);
   // The first page of an entry's tokens in a layer, of a row.
   std::byte* FirstPage(const Entry& entry, SlabKind kind, int layer, int64_t row) const;
   int64_t RowStride(const Entry& entry, SlabKind kind) const;

@@ -50,7 +50,7 @@ void Step::EnterLayer(int next) {
 }
 
 PageRun Step::Target(int entry_index, int layer, int group) {
-  KeyRun tail = Tail(entry_index, layer, group);
+  KeyRun tail = AllOfTail(entry_index, layer, group);
   const Entry& entry = entries_[static_cast<size_t>(entry_index)];
   tail.pages.first_slot = entry.before % cache_.math.slots();
   tail.pages.count = entry.tokens;
@@ -67,6 +67,14 @@ std::byte* Step::XTarget(int entry_index, int layer) {
 }
 
 KeyRun Step::Tail(int entry_index, int layer, int group) {
+  KeyRun tail = AllOfTail(entry_index, layer, group);
+  const Entry& entry = entries_[static_cast<size_t>(entry_index)];
+  const bool streams = group == cache_.format.StreamingGroup(layer);
+  if (!streams && !TablesOf(entry).of(layer, group).grows()) tail.pages.count = 0;
+  return tail;
+}
+
+KeyRun Step::AllOfTail(int entry_index, int layer, int group) {
   constexpr SlabKind kKind = SlabKind::kKeysValues;
   const CacheFormat& format = cache_.format;
   HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(entries_.size()));

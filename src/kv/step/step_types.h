@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/types.h"
 #include "kernels/kernels.h"
@@ -23,6 +24,13 @@ struct StepEntry {
   // where all are drafts, those of the step before may still be taken back with them. Where there
   // are some, the open page takes all tokens and does not close.
   int64_t drafts = 0;
+};
+
+// What a head keeps of a prompt.
+struct KeptTokens {
+  std::vector<int32_t> positions;  // ascending, whole pages of them
+  // Whether it has what is appended behind the prompt, too; not where another rank has that.
+  bool grows = true;
 };
 
 // The rotation that summaries are made without, of any slots of a sequence.

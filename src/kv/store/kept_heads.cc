@@ -48,6 +48,7 @@ Result<std::vector<KeyRun>> KeptHeads::KeysOf(SequenceId id, int layer, int head
   }
   KeyRun& tail = runs.emplace_back();
   tail.pages = OpenPageOf(id, layer, head);
+  if (!table.grows()) tail.pages.count = 0;
   tail.position = cache_.math.ClosedTokens(sequence->length);
   return runs;
 }
@@ -73,7 +74,7 @@ Result<SequenceId> KeptHeads::Create(int64_t length) {
   return made;
 }
 
-Status KeptHeads::Keep(SequenceId id, int layer, int head, std::vector<int32_t> positions,
+Status KeptHeads::Keep(SequenceId id, int layer, int head, KeptTokens tokens,
                        const ClosedRows& rows) {
   constexpr SlabKind kKind = SlabKind::kKeysValues;
   Sequence* sequence = sequences_.Find(id);
@@ -82,7 +83,7 @@ Status KeptHeads::Keep(SequenceId id, int layer, int head, std::vector<int32_t> 
   HEADWAY_CHECK(cache_.format.HeadsIn(layer, group) == 1);
   PageTable& table = sequence->tables.of(layer, group);
   HEADWAY_CHECK(table.pages() == 0);
-  const int64_t pages = std::ssize(positions) / cache_.math.slots();
+  const int64_t pages = std::ssize(tokens.positions) / cache_.math.slots();
   const int segments = cache_.math.Segments(pages);
   if (Status s = cache_.slabs->CheckRoom(kKind, segments); !s.ok()) return s;
   Fence computed;
@@ -103,7 +104,7 @@ Status KeptHeads::Keep(SequenceId id, int layer, int head, std::vector<int32_t> 
                                            slab.place(), slab.behind()));
     copied.Join(slab.written);
   }
-  table.Keep(std::move(positions), cache_.math.ClosedPages(sequence->length));
+  table.Keep(std::move(tokens.positions), cache_.math.ClosedPages(sequence->length), tokens.grows);
   cache_.lanes.Wait(Lane::kCompute, copied);
   return OkStatus();
 }

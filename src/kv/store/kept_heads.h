@@ -21,8 +21,7 @@ class KeptHeads {
   Result<std::vector<KeyRun>> KeysOf(SequenceId id, int layer, int head, int64_t from);
   void FinishKeys(SequenceId id, int layer, int head);
   Result<SequenceId> Create(int64_t length);
-  Status Keep(SequenceId id, int layer, int head, std::vector<int32_t> positions,
-              const ClosedRows& rows);
+  Status Keep(SequenceId id, int layer, int head, KeptTokens tokens, const ClosedRows& rows);
   PageRun OpenPageOf(SequenceId id, int layer, int head);
 
  private:

@@ -118,9 +118,9 @@ class KeptHeadsTest : public testing::Test {
   // The same, and the positions that it has then, of each table.
   void Grow(Store& store, SequenceId id, int64_t tokens, std::vector<std::vector<int32_t>>* kept) {
     Append(store, id, tokens);
-    for (std::vector<int32_t>& positions : *kept) {
-      for (int64_t i = store.Length(id) - tokens; i < store.Length(id); ++i) {
-        positions.push_back(static_cast<int32_t>(i));
+    for (size_t table = 0; table < kept->size(); ++table) {
+      for (int64_t i = store.Length(id) - tokens; grows_[table] && i < store.Length(id); ++i) {
+        (*kept)[table].push_back(static_cast<int32_t>(i));
       }
     }
   }
@@ -177,10 +177,14 @@ class KeptHeadsTest : public testing::Test {
           Fill(run, 0, static_cast<int64_t>(i), NumberOf(layer, head, positions[i], value), value);
         }
       }
-      EXPECT_TRUE(store.Keep(id, layer, head, positions, {rows.data(), stride, nullptr}).ok());
+      EXPECT_TRUE(store
+                      .Keep(id, layer, head, {positions, grows_[static_cast<size_t>(table)]},
+                            {rows.data(), stride, nullptr})
+                      .ok());
       lanes_->Drain();  // the rows are written to from here
       const PageRun open = store.OpenPageOf(id, layer, head);
       for (int64_t position = closed; position < length; ++position) {
+        if (!grows_[static_cast<size_t>(table)]) break;
         positions.push_back(static_cast<int32_t>(position));
         for (const bool value : {false, true}) {
           Fill(open, 0, position - closed, NumberOf(layer, head, position, value), value);
@@ -212,6 +216,7 @@ class KeptHeadsTest : public testing::Test {
     return *id;
   }
 
+  std::vector<bool> grows_ = std::vector<bool>(kLayers * kHeads, true);  // by table
   std::string path_ = "/disk/session";
   MemoryEnv env_;
   Budget disk_{"disk", kUnlimited};
@@ -247,6 +252,42 @@ TEST_F(KeptHeadsTest, HeadsHaveWhatTheyWereGivenAndWhatCameBehind) {
       Check(*store, *id, kept);
     }
     Check(*store, *fork, before);
+  }
+}
+
+// Of a head whose tokens several ranks divide what comes behind a prompt is with one of them.
+TEST_F(KeptHeadsTest, SomeHeadsHaveNothingOfWhatCameBehind) {
+  for (uint64_t seed = 1; seed <= 10 && !HasFailure(); ++seed) {
+    Random random(seed);
+    for (size_t table = 0; table < grows_.size(); ++table) grows_[table] = random.Below(2) == 0;
+    std::unique_ptr<Store> prompts = NewStore(2, PageTables::Sharing::kLayer);
+    const SequenceId prompt = *prompts->CreateSequence();
+    Append(*prompts, prompt, 1 + random.Below(60));
+    std::unique_ptr<Store> store = NewStore(1, PageTables::Sharing::kGroup);
+    const SequenceId id = *store->CreateKept(prompts->Length(prompt));
+    std::vector<std::vector<int32_t>> kept = KeepSome(*prompts, prompt, *store, id, random);
+    Check(*store, id, kept);
+    const int64_t slabs = store->Usage(Tier::kDevice).slabs;
+    const std::vector<std::vector<int32_t>> before = kept;
+    for (int64_t tokens : {int64_t{1}, 1 + random.Below(40), int64_t{1}, int64_t{1}}) {
+      Grow(*store, id, tokens, &kept);
+      Check(*store, id, kept);
+    }
+    const SequenceId fork = *store->Fork(id);
+    Check(*store, fork, kept);
+    store->Drop(fork);
+    // Back at the prompt's end all are as they were, but for the open pages.
+    const int64_t length = prompts->Length(prompt);
+    ASSERT_EQ(*store->Truncate(id, length), length - length % kSlots);
+    kept = before;
+    for (size_t table = 0; table < kept.size(); ++table) {
+      if (grows_[table]) kept[table].resize(kept[table].size() - length % kSlots);
+    }
+    Check(*store, id, kept);
+    EXPECT_LE(store->Usage(Tier::kDevice).slabs, slabs);
+    ASSERT_EQ(*store->Truncate(id, 0), 0);
+    Append(*store, id, 9);
+    Check(*store, id, std::vector<std::vector<int32_t>>(kLayers * kHeads, Every(0, 9)));
   }
 }
 
@@ -384,8 +425,8 @@ TEST_F(KeptHeadsTest, WhatDoesNotFitIsAnErrorThatLosesNothing) {
   const SequenceId id = *store->CreateKept(4096);
   std::vector<std::byte> rows(2 * 1024 * 4096);
   const ClosedRows from = {rows.data(), 1024 * 4096, nullptr};
-  EXPECT_EQ(store->Keep(id, 0, 0, Every(0, 4096), from).code(), StatusCode::kOutOfBudget);
-  EXPECT_TRUE(store->Keep(id, 0, 0, Every(0, 8), from).ok());
+  EXPECT_EQ(store->Keep(id, 0, 0, {Every(0, 4096)}, from).code(), StatusCode::kOutOfBudget);
+  EXPECT_TRUE(store->Keep(id, 0, 0, {Every(0, 8)}, from).ok());
   store->Drop(id);
   EXPECT_EQ(store->Usage(Tier::kDevice).slabs, 0);
 }

@@ -149,10 +149,10 @@ void Store::FinishKeys(SequenceId sequence, int layer, int head) {
 
 Result<SequenceId> Store::CreateKept(int64_t length) { return impl_->kept.Create(length); }
 
-Status Store::Keep(SequenceId sequence, int layer, int head, std::vector<int32_t> positions,
+Status Store::Keep(SequenceId sequence, int layer, int head, KeptTokens tokens,
                    const ClosedRows& rows) {
   Status status = impl_->step.Refuse("a sequence cannot be given tokens");
-  return status.ok() ? impl_->kept.Keep(sequence, layer, head, std::move(positions), rows) : status;
+  return status.ok() ? impl_->kept.Keep(sequence, layer, head, std::move(tokens), rows) : status;
 }
 
 int32_t* Store::unfit() const { return impl_->cache->buffers->unfit(); }

@@ -77,11 +77,10 @@ class Store {
   // A sequence of so many tokens, of whose whole pages no head has any yet. The options' tables are
   // those of each group, which has one head.
   Result<SequenceId> CreateKept(int64_t length);
-  // Gives a head of it the tokens at these positions, whole pages of them, ascending. `rows` are
-  // those of K and of V of the head, as closed pages are, which kernels may still be writing, and
-  // which may be written to again by kernels that are enqueued later.
-  Status Keep(SequenceId sequence, int layer, int head, std::vector<int32_t> positions,
-              const ClosedRows& rows);
+  // Gives a head of it these tokens. `rows` are those of K and of V of the head, as closed pages
+  // are, which kernels may still be writing, and which may be written to again by kernels that are
+  // enqueued later.
+  Status Keep(SequenceId sequence, int layer, int head, KeptTokens tokens, const ClosedRows& rows);
   // EncodePagesItem::unfit of the rows that heads are given; null but for lossless pages.
   int32_t* unfit() const;
   // Of lossless pages some do not fit: no step succeeds any more.
