@@ -35,13 +35,9 @@ Status CheckRanks(const Settings& settings) {
   if (settings.ranks == 1) return OkStatus();
   const Result<std::string> device = DeviceOfRank(settings.target.device, 0, settings.ranks);
   if (!device.ok()) return device.status();
-  const std::pair<bool, Option> others[] = {
-      {settings.selection.drafts(), Option::kDraft},
-      {settings.streaming_heads.has_value(), Option::kHeadPattern}};
-  for (const auto& [given, option] : others) {
-    if (!given) continue;
+  if (settings.selection.drafts()) {
     return Status(StatusCode::kUnsupported,
-                  Refusal{{Option::kTensorParallel, " and ", option,
+                  Refusal{{Option::kTensorParallel, " and ", Option::kDraft,
                            " do not go together yet; leave one of them out"}});
   }
   if (SharesHeadGroups(settings) && settings.cut.head_group.value_or(1) != 1) {
