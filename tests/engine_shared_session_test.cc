@@ -335,10 +335,6 @@ TEST_F(SharedSession, WhatCannotBeSharedIsRefusedByName) {
   EXPECT_THAT(Engine::Open(kDemo, options).status().message(),
               HasSubstr("head_group 2: ranks that share a session keep each head by itself"));
   options.head_group = 0;
-  EngineOptions evicting = options;
-  evicting.evict = "snapkv";
-  EXPECT_THAT(Engine::Open(kDemo, evicting).status().message(),
-              HasSubstr("tensor_parallel and session do not go together with evict yet"));
   // Another model's, and one that another process has open.
   {
     Opened run(options);

@@ -90,6 +90,34 @@ TEST(EngineTpDrafts, BatchesAreThoseOfOneRank) {
   for (const std::string& by : kDrafters) EXPECT_EQ(tokens_of(Drafting(3, by)), plain) << by;
 }
 
+// What heads keep of prompts verifies drafts, too, and so do parts of it with several holders.
+TEST(EngineTpDrafts, AreVerifiedOverPartsOfHeads) {
+  EngineOptions options = OnRanks(1);
+  options.evict = "snapkv";
+  options.evict_budget = "384";
+  options.freeze_plan = true;
+  Request request;
+  {
+    const std::unique_ptr<Engine> engine = Open(kDemo);
+    request = RequestOf(Quoting(*engine, 710, 10), 40);
+  }
+  const std::vector<TokenId> plain = Fresh(kDemo, options, request).tokens;
+  options.draft = "lookup";
+  for (const char* assignment : {"balanced", "tokens"}) {
+    options.tensor_parallel = 3;
+    options.device = testing::DeviceOfRanks(3);
+    options.assignment = assignment;
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    ASSERT_NE(engine, nullptr);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{750}});
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    const Result<Generation> made = GenerateOne(**context, request);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_EQ(made->tokens, plain) << assignment;
+    EXPECT_GT((*context)->timings().accepted_drafts, 8) << assignment;
+  }
+}
+
 // A wish to stop may come as the first rank alone drafts, or has its model read a prompt.
 TEST(EngineTpDrafts, CancelledAndContinued) {
   for (const std::string& by : kDrafters) {

@@ -77,6 +77,47 @@ TEST(EngineTp, BudgetsAreShared) {
   EXPECT_THAT(refused.message(), HasSubstr("each of 2 ranks"));
 }
 
+// Each rank has the streaming heads that are its own, whose numbers differ from rank to rank and
+// from layer to layer, under a budget that is the least of the plan's.
+TEST(EngineTp, HeadPatternsAreThoseOfOneRank) {
+  const std::unique_ptr<Engine> engine = Open(kDemo);
+  const Request request = RequestOf(Quoting(*engine, 1200, 90), 16);
+  const TestDir dir;
+  const int layers = engine->info().layers, heads = engine->info().kv_heads;
+  ASSERT_EQ(heads, 4);
+  // The first two heads keep everything; the last two; all or none; and others.
+  const char* const lines[][4] = {{"1\t1\t0\t0", "1\t1\t0\t0", "1\t1\t0\t0", "1\t1\t0\t0"},
+                                  {"0\t0\t1\t1", "0\t0\t1\t1", "0\t0\t1\t1", "0\t0\t1\t1"},
+                                  {"1\t1\t1\t1", "0\t0\t0\t0", "1\t0\t0\t1", "0\t1\t0\t0"}};
+  for (size_t pattern = 0; pattern < 3; ++pattern) {
+    SCOPED_TRACE("pattern " + std::to_string(pattern));
+    const std::string file = dir.File("heads" + std::to_string(pattern) + ".tsv");
+    std::ofstream out(file);
+    for (int layer = 0; layer < layers; ++layer) out << lines[pattern][layer % 4] << "\n";
+    out.close();
+    const auto with = [&](int ranks) {
+      EngineOptions options = OnRanks(ranks);
+      options.head_pattern = file;
+      options.sink_tokens = 16;
+      options.recent_tokens = 200;
+      options.chunk = 256;
+      options.segment = 256;
+      return options;
+    };
+    const Generation one = Fresh(kDemo, with(1), request);
+    for (const int ranks : {2, 3, 4, 5}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks");
+      EngineOptions options = with(ranks);
+      EXPECT_EQ(Fresh(kDemo, options, request).tokens, one.tokens);
+      const Result<ModelPlan> planned = PlanModel(kDemo, options, {{1216}}, Explain::kNo);
+      ASSERT_TRUE(planned.ok()) << planned.status().message();
+      if (testing::RanksHaveGpus()) continue;
+      options.kv_memory = planned->plan.smallest_kv_memory;
+      EXPECT_EQ(Fresh(kDemo, options, request).tokens, one.tokens);
+    }
+  }
+}
+
 TEST(EngineTp, BatchesSamplingAndScoresAreThoseOfOneRank) {
   std::unique_ptr<Engine> one = Open(kDemo, OnRanks(1)), three = Open(kDemo, OnRanks(3));
   EXPECT_EQ(three->info().kv_heads, one->info().kv_heads);
@@ -198,9 +239,6 @@ TEST(EngineTp, WhatRanksDoNotDoYetIsRefusedByName) {
   EXPECT_THAT(refusal(options), HasSubstr("device cuda:0,1,2 names 3 GPUs for 2 ranks"));
   options.tensor_parallel = 1;
   EXPECT_THAT(refusal(options), HasSubstr("names GPUs for ranks; give tensor_parallel, or one"));
-  options = OnRanks(2);
-  options.head_pattern = "heads.tsv";
-  EXPECT_THAT(refusal(options), HasSubstr("and head_pattern do not"));
   const std::unique_ptr<Engine> engine = Open(kDemo, OnRanks(2));
   Result<std::unique_ptr<Context>> context = engine->NewContext({{100}});
   ASSERT_TRUE(context.ok()) << context.status().message();

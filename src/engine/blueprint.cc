@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/eviction_settings.h"
+#include "engine/head_pattern.h"
 #include "engine/salience_settings.h"
 #include "engine/selection_plan.h"
 #include "engine/session_check.h"
@@ -222,11 +223,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   plan::PlanRequest request;
   request.shape = config.shape;
   request.window = config.windows;
-  if (!inputs.pattern->streaming.empty()) {
-    for (int layer = 0; layer < config.shape.layers; ++layer) {
-      request.slab_heads.push_back(config.shape.kv_heads - inputs.pattern->StreamingIn(layer));
-    }
-  }
+  request.slab_heads = MostSlabHeads(inputs.Patterns(), config.shape.kv_heads);
   request.group = {settings.ranks, settings.nodes, basis.heads.Shares()};
   request.page_slots = settings.cut.page_slots;
   request.lossless = basis.encoding == Encoding::kLossless;
@@ -265,7 +262,9 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   const Result<plan::PageCacheRequest> page_cache = PageCacheFor(inputs, basis);
   if (!page_cache.ok()) return page_cache.status();
   request.page_cache = *page_cache;
-  request.costs = CostsOf(basis);
+  LayoutBasis costly = basis;
+  costly.pattern = MostStreaming(inputs.Patterns());
+  request.costs = CostsOf(costly);
   return request;
 }
 

@@ -33,6 +33,8 @@ struct BlueprintInputs {
   WeightBytes weights;
   const kv::HeadPattern* pattern = nullptr;
   const RankHeads* heads = nullptr;  // which of several ranks has which heads; null: there is one
+  // Of all ranks; null where there is one.
+  const std::vector<kv::HeadPattern>* rank_patterns = nullptr;
   // The manifest of the session file, of no layers where there is none: an existing session fixes
   // how slabs are cut, also before it holds any.
   const kv::Manifest* session = nullptr;
@@ -51,6 +53,9 @@ struct BlueprintInputs {
   std::optional<int> weight_layers, disk_layers;
 
   const ModelConfig& Whole() const { return whole == nullptr ? *config : *whole; }
+  std::vector<kv::HeadPattern> Patterns() const {
+    return rank_patterns == nullptr ? std::vector{*pattern} : *rank_patterns;
+  }
 };
 
 // Sequences of a workload at most.

@@ -243,10 +243,10 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
   if (Status s = CheckSession(manifest); !s.ok()) return s;
   Layout layout = blueprint.layout;
   GiveBudgets(&layout);
-  layout.store.session_heads = HeadsInSession();
+  (layout.kept.has_value() ? layout.kept->store : layout.store).session_heads = HeadsInSession();
   Result<std::shared_ptr<kv::SlabFile>> file =
-      OpenSession(std::move(claim), layout.kept.has_value() ? layout.kept->store.format
-                                                            : kv::SessionFormatOf(layout.store));
+      OpenSession(std::move(claim),
+                  kv::SessionFormatOf(layout.kept.has_value() ? layout.kept->store : layout.store));
   if (!file.ok()) return file.status();
   if (shared()) {
     session = {*file, layout.store.disk_budget};

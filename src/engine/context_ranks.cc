@@ -117,8 +117,11 @@ Status Context::Impl::SaveOnRanks(std::string_view note) {
       break;
   }
   if (!written.ok()) return written;
-  const Result<kv::Manifest> all = saving.Join();
-  return all.ok() ? assembly.store->CommitSession(*all) : all.status();
+  std::vector<kv::LayerHeads> heads = {HeadsInSession().own};
+  for (const std::unique_ptr<Impl>& rank : others) heads.push_back(rank->HeadsInSession().own);
+  const Result<kv::Manifest> all = saving.Join(heads);
+  if (!all.ok()) return all.status();
+  return generator->StoreOf(generator->slots()[0]).CommitSession(*all);
 }
 
 Hooks Context::Impl::HooksOf(Impl& rank, const Hooks& hooks) {

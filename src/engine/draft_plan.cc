@@ -22,6 +22,7 @@ Result<Blueprint> MakeDraftBlueprint(const BlueprintInputs& inputs, const DraftB
   own.config = &draft.config;
   own.weights = draft.weights;
   own.pattern = &pattern;
+  own.rank_patterns = nullptr;
   own.session = &session;
   own.device_memory.reset();  // what it takes is counted where the other's is
   own.program_bytes = 0;

@@ -17,7 +17,6 @@
 #include "engine/engine_impl.h"
 #include "engine/fingerprint_cache.h"
 #include "engine/found_shares.h"
-#include "engine/head_pattern.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
 #include "engine/open.h"
@@ -115,7 +114,10 @@ Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload&
   inputs.session = &*manifest;
   inputs.backend = backend->info();
   inputs.kernels = kernels.get();
-  if (settings.ranks > 1) inputs.heads = &heads;
+  if (settings.ranks > 1) {
+    inputs.heads = &heads;
+    inputs.rank_patterns = &rank_patterns;
+  }
   if (device_budget.has_value()) inputs.device_memory = SmallestDevice();
   if (machine.has_value()) inputs.machine = &machine->machine;
   inputs.program_bytes = program_bytes;
@@ -271,9 +273,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::OpenRank(Env* env, const std::stri
     folder = *located;
   }
   if (Status s = impl->LoadModel(all, folder); !s.ok()) return s;
-  Result<kv::HeadPattern> pattern = LoadHeadPattern(*env, settings, impl->model->shape());
-  if (!pattern.ok()) return pattern.status();
-  impl->pattern = std::move(*pattern);
+  if (Status s = impl->LoadPattern(); !s.ok()) return s;
   if (Status s = impl->LoadText(folder); !s.ok()) return s;
   if (Status s = impl->LoadDraft(); !s.ok()) return s;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));

@@ -66,7 +66,8 @@ struct Engine::Impl {
   std::optional<uint64_t> weights_hash;     // once it was needed
   std::unique_ptr<Model> model;
   kv::HeadPattern pattern;
-  std::unique_ptr<Tokenizer> tokenizer;  // null when the folder has none, which is why then:
+  std::vector<kv::HeadPattern> rank_patterns;  // of all ranks, where there are several
+  std::unique_ptr<Tokenizer> tokenizer;        // null when the folder has none, which is why then:
   Status no_tokenizer;
   std::unique_ptr<ChatTemplate> chat;  // null when the folder has none
   std::unique_ptr<DraftSource> draft;  // null without
@@ -91,6 +92,8 @@ struct Engine::Impl {
 
   // The model, or the shard of each rank, and what is told of it.
   Status LoadModel(const Settings& all, const std::string& folder);
+  // The pattern of streaming heads, or each rank's part of it.
+  Status LoadPattern();
   // Reads the profiles of heads, and says which rank has which heads.
   Status Assign(const ModelConfig& config, const std::string& folder);
   // With null the model is whole.

@@ -10,6 +10,7 @@
 #include "engine/engine_impl.h"
 #include "engine/eviction_settings.h"
 #include "engine/head_assignment.h"
+#include "engine/head_pattern.h"
 #include "engine/open.h"
 #include "engine/orders.h"
 #include "engine/page_size.h"
@@ -111,6 +112,29 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   return OkStatus();
 }
 
+Status Engine::Impl::LoadPattern() {
+  const ModelShape& shape = share.has_value() ? share->whole.shape : model->shape();
+  Result<kv::HeadPattern> whole = LoadHeadPattern(*env, settings, shape);
+  if (!whole.ok()) return whole.status();
+  if (!share.has_value()) {
+    pattern = std::move(*whole);
+    return OkStatus();
+  }
+  rank_patterns = PatternsOfRanks(*whole, heads, model->shape().kv_heads);
+  pattern = rank_patterns[static_cast<size_t>(heads.rank)];
+  for (const std::unique_ptr<Impl>& rank : others) {
+    rank->rank_patterns = rank_patterns;
+    rank->pattern = rank_patterns[static_cast<size_t>(rank->heads.rank)];
+  }
+  // The file, too, is each process's own.
+  std::string words = fmt::format("{} {}", whole->sink, whole->recent);
+  for (const std::vector<bool>& layer : whole->streaming) {
+    for (const bool streams : layer) words += streams ? " 1" : " 0";
+  }
+  model_hash = XXH3_64bits_withSeed(words.data(), words.size(), model_hash);
+  return OkStatus();
+}
+
 std::vector<int> Engine::Impl::Gpus() const {
   std::vector<int> gpus;
   if (!backend->info().own_memory) return gpus;
@@ -179,7 +203,9 @@ Status Engine::Impl::CompareModels(ProcessGroup& group, Engine* engine) {
   if (first == 0 || first == own) return OkStatus();
   return Status(StatusCode::kInvalidArgument,
                 impl->info.folder + " holds another model than on rank 0" +
-                    (impl->assignment->profiled ? ", or a profile of heads is another one" : ""));
+                    (impl->assignment->profiled || !impl->pattern.streaming.empty()
+                         ? ", or a file about heads is another one"
+                         : ""));
 }
 
 Engine::~Engine() {

@@ -77,6 +77,10 @@ Status CheckSharing(const EngineOptions& options, AssignmentMethod method) {
     return Wrong(asked).Within(
         {}, {" and ", Option::kEvicted, " demote do not go together yet; leave one of them out"});
   }
+  if (!options.session.empty()) {
+    return Wrong(asked).Within(
+        {}, {" and ", Option::kSession, " do not go together yet; leave one of them out"});
+  }
   return OkStatus();
 }
 

@@ -190,6 +190,11 @@ TEST(HeadAssignment, WhatMakesNoSenseIsRefused) {
   options.evicted = "demote";
   EXPECT_EQ(refusal(options),
             "assignment tokens and evicted demote do not go together yet; leave one of them out");
+  options = OnRanks(2);
+  options.assignment = "tokens";
+  options.session = "s.session";
+  EXPECT_EQ(refusal(options),
+            "assignment tokens and session do not go together yet; leave one of them out");
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "engine/head_pattern.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
+#include <utility>
 
 #include "headway/refusal.h"
 
@@ -37,6 +40,48 @@ Result<kv::HeadPattern> LoadHeadPattern(Env& env, const Settings& settings,
                            " or ", Option::kHeadPattern}});
   }
   return pattern;
+}
+
+std::vector<kv::HeadPattern> PatternsOfRanks(const kv::HeadPattern& whole, const RankHeads& heads,
+                                             int places) {
+  std::vector<kv::HeadPattern> patterns(heads.ranks.size());
+  if (whole.streaming.empty()) return patterns;
+  for (size_t rank = 0; rank < patterns.size(); ++rank) {
+    kv::HeadPattern& own = patterns[rank];
+    own.sink = whole.sink;
+    own.recent = whole.recent;
+    for (size_t layer = 0; layer < whole.streaming.size(); ++layer) {
+      std::vector<bool>& streams = own.streaming.emplace_back(static_cast<size_t>(places), true);
+      const std::vector<int>& set = heads.ranks[rank][layer].heads;
+      for (size_t at = 0; at < set.size(); ++at) {
+        streams[at] = whole.IsStreaming(static_cast<int>(layer), set[at]);
+      }
+    }
+  }
+  return patterns;
+}
+
+std::vector<int> MostSlabHeads(const std::vector<kv::HeadPattern>& patterns, int places) {
+  std::vector<int> most(patterns.front().streaming.size());
+  for (const kv::HeadPattern& pattern : patterns) {
+    for (size_t layer = 0; layer < most.size(); ++layer) {
+      const int slabs = places - pattern.StreamingIn(static_cast<int>(layer));
+      most[layer] = std::max(most[layer], slabs);
+    }
+  }
+  return most;
+}
+
+kv::HeadPattern MostStreaming(const std::vector<kv::HeadPattern>& patterns) {
+  kv::HeadPattern most = patterns.front();
+  for (const kv::HeadPattern& pattern : patterns) {
+    for (size_t layer = 0; layer < most.streaming.size(); ++layer) {
+      const auto index = static_cast<int>(layer);
+      if (pattern.StreamingIn(index) <= most.StreamingIn(index)) continue;
+      most.streaming[layer] = pattern.streaming[layer];
+    }
+  }
+  return most;
 }
 
 }  // namespace headway

@@ -211,8 +211,13 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   const Shard* const shard = planning.shard.has_value() ? &*planning.shard : nullptr;
   ModelConfig config = planning.model.config;
   if (shard != nullptr) config.shape = ShardShape(config.shape, *shard);
-  Result<kv::HeadPattern> pattern = LoadHeadPattern(env, settings, config.shape);
+  Result<kv::HeadPattern> pattern = LoadHeadPattern(env, settings, planning.model.config.shape);
   if (!pattern.ok()) return pattern.status();
+  std::vector<kv::HeadPattern> rank_patterns;
+  if (shard != nullptr) {
+    rank_patterns = PatternsOfRanks(*pattern, planning.heads, config.shape.kv_heads);
+    pattern = rank_patterns.front();
+  }
   Result<kv::Manifest> session = SessionManifest(env, settings);
   if (!session.ok()) return session.status();
   const BackendInfo& info = planning.backend.info();
@@ -223,7 +228,10 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   inputs.weights = CountWeightBytes(planning.model.config, shard);
   inputs.pattern = &*pattern;
   inputs.session = &*session;
-  if (shard != nullptr) inputs.heads = &planning.heads;
+  if (shard != nullptr) {
+    inputs.heads = &planning.heads;
+    inputs.rank_patterns = &rank_patterns;
+  }
   inputs.backend = info;
   inputs.kernels = &planning.backend.sizes();
   if (info.own_memory) {

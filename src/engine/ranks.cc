@@ -20,6 +20,12 @@ Status Wrong(Message message) {
 // A rank's part of `all` of a node, which has no end or is cut into parts.
 int64_t PartOf(int64_t all, int ranks) { return all == kNoLimit ? kNoLimit : all / ranks; }
 
+// The session's head groups are those of the cut, and not of what heads keep, which are of one head
+// anyway.
+bool SharesHeadGroups(const Settings& settings) {
+  return settings.session.has_value() && !settings.eviction.evicts();
+}
+
 }  // namespace
 
 Status CheckRanks(const Settings& settings) {
@@ -29,18 +35,7 @@ Status CheckRanks(const Settings& settings) {
   if (settings.ranks == 1) return OkStatus();
   const Result<std::string> device = DeviceOfRank(settings.target.device, 0, settings.ranks);
   if (!device.ok()) return device.status();
-  if (settings.streaming_heads.has_value()) {
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{Option::kTensorParallel, " and ", Option::kHeadPattern,
-                           " do not go together yet; leave one of them out"}});
-  }
-  if (settings.session.has_value() && settings.eviction.evicts()) {
-    return Status(
-        StatusCode::kUnsupported,
-        Refusal{{Option::kTensorParallel, " and ", Option::kSession, " do not go together with ",
-                 Option::kEvict, " yet; leave one of them out"}});
-  }
-  if (settings.session.has_value() && settings.cut.head_group.value_or(1) != 1) {
+  if (SharesHeadGroups(settings) && settings.cut.head_group.value_or(1) != 1) {
     return Wrong({Option::kHeadGroup,
                   fmt::format(" {}: ranks that share a session keep each head by itself; leave it "
                               "out",
@@ -69,7 +64,7 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
     own.alias_host_memory = PartOf(*settings.alias_host_memory, here);
   }
   // So that other numbers of ranks find their heads in it.
-  if (settings.session.has_value()) own.cut.head_group = 1;
+  if (SharesHeadGroups(settings)) own.cut.head_group = 1;
   if (rank == 0) return own;
   // One warning is enough.
   if (own.target.device == settings.target.device) own.memory.gpu.reset();

@@ -9,11 +9,18 @@ constexpr int64_t kGoOn = 0, kSave = 1;
 
 }  // namespace
 
-Result<kv::Manifest> SharedSave::Join() {
+Result<kv::Manifest> SharedSave::Join(std::span<const kv::LayerHeads> heads) {
   for (const std::optional<Result<kv::Manifest>>& part : parts_) {
     if (!part->ok()) return part->status();
   }
   kv::Manifest all = std::move(**parts_.front());
+  if (all.kept.has_value()) {
+    std::vector<kv::SavedKept> kept = {std::move(*all.kept)};
+    for (size_t rank = 1; rank < parts_.size(); ++rank) {
+      kept.push_back(std::move(*(**parts_[rank]).kept));
+    }
+    all.kept = kv::JoinKept(kept, all.format.kv_heads, heads);
+  }
   for (size_t rank = 1; rank < parts_.size(); ++rank) {
     kv::Manifest& part = **parts_[rank];
     all.slabs.insert(all.slabs.end(), std::make_move_iterator(part.slabs.begin()),

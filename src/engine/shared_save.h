@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "headway/status.h"
@@ -22,8 +23,9 @@ class SharedSave {
   void SetRanks(int ranks) { parts_.resize(static_cast<size_t>(ranks)); }
   // On each rank, between two steps of all.
   void Write(int rank, const WritePart& write) { parts_[static_cast<size_t>(rank)] = write(); }
-  // Once all have: the first one's description with the slabs of all, or the first error.
-  Result<kv::Manifest> Join();
+  // Once all have: the first one's description with what all have, or the first error. `heads` are
+  // those of each rank.
+  Result<kv::Manifest> Join(std::span<const kv::LayerHeads> heads);
 
   // Within a call that runs on all ranks, at a point that they all come to. The first one's `hook`
   // may call WriteOnAll; then the others go on.

@@ -365,5 +365,30 @@ TEST(Manifest, SeedsOfTheFuzzerAreOfThisFormat) {
   EXPECT_GT(manifests, 0);
 }
 
+// What is said of the heads of each rank, whatever heads these are, is together what was said.
+TEST(SavedKept, IsCutByHeadsAndJoined) {
+  Random random(11);
+  for (int round = 0; round < 100; ++round) {
+    Manifest manifest = RandomManifest(&random);
+    const SavedKept whole = RandomKept(&random, &manifest);
+    const int all = manifest.format.kv_heads;
+    std::vector<LayerHeads> ranks(1 + static_cast<size_t>(random.Below(3)));
+    for (int layer = 0; layer < manifest.format.layers; ++layer) {
+      for (LayerHeads& heads : ranks) heads.emplace_back();
+      for (int head = 0; head < all; ++head) {
+        const auto rank = static_cast<size_t>(random.Below(std::ssize(ranks)));
+        ranks[rank].back().push_back(head);
+      }
+    }
+    std::vector<SavedKept> parts;
+    for (const LayerHeads& heads : ranks) parts.push_back(PartOfKept(whole, all, heads));
+    const SavedKept joined = JoinKept(parts, all, ranks);
+    EXPECT_EQ(joined.policy, whole.policy);
+    EXPECT_EQ(joined.from, whole.from);
+    EXPECT_EQ(joined.positions, whole.positions);
+    EXPECT_EQ(joined.open, whole.open);
+  }
+}
+
 }  // namespace
 }  // namespace headway::kv

@@ -30,6 +30,12 @@ Status CheckPositions(const std::vector<int32_t>& positions, int64_t closed, int
   return OkStatus();
 }
 
+// Of one head of one layer, by the number of its table; `tables` have as much each.
+std::span<const std::byte> OpenRowsOf(const SavedKept& kept, size_t tables, size_t table) {
+  const size_t bytes = kept.open.size() / tables;
+  return std::span(kept.open).subspan(table * bytes, bytes);
+}
+
 }  // namespace
 
 int64_t OpenPageBytes(const CacheFormat& format, int64_t tokens) {
@@ -67,6 +73,43 @@ Status CheckKept(const SavedKept& kept, const CacheFormat& format, int64_t token
                                OpenPageBytes(format, tokens)));
   }
   return OkStatus();
+}
+
+SavedKept PartOfKept(const SavedKept& whole, int all, const LayerHeads& heads) {
+  SavedKept part{whole.policy, whole.from, {}, {}};
+  for (size_t layer = 0; layer < heads.size(); ++layer) {
+    for (const int head : heads[layer]) {
+      const size_t table = layer * static_cast<size_t>(all) + static_cast<size_t>(head);
+      part.positions.push_back(whole.positions[table]);
+      const std::span<const std::byte> open = OpenRowsOf(whole, whole.positions.size(), table);
+      part.open.insert(part.open.end(), open.begin(), open.end());
+    }
+  }
+  return part;
+}
+
+SavedKept JoinKept(std::span<const SavedKept> parts, int all, std::span<const LayerHeads> heads) {
+  SavedKept whole{parts.front().policy, parts.front().from, {}, {}};
+  size_t bytes = 0;
+  for (const SavedKept& part : parts) bytes += part.open.size();
+  const size_t tables = heads.front().size() * static_cast<size_t>(all);
+  whole.positions.resize(tables);
+  whole.open.resize(bytes);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    size_t own = 0;
+    for (size_t layer = 0; layer < heads[i].size(); ++layer) {
+      for (const int head : heads[i][layer]) {
+        const size_t table = layer * static_cast<size_t>(all) + static_cast<size_t>(head);
+        whole.positions[table] = parts[i].positions[own];
+        const std::span<const std::byte> open =
+            OpenRowsOf(parts[i], parts[i].positions.size(), own);
+        std::copy(open.begin(), open.end(),
+                  whole.open.begin() + static_cast<std::ptrdiff_t>(table * open.size()));
+        ++own;
+      }
+    }
+  }
+  return whole;
 }
 
 void PutKept(const SavedKept& kept, WireWriter* out) {

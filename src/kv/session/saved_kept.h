@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,13 @@ int64_t OpenPageBytes(const CacheFormat& format, int64_t tokens);
 // positions that fill whole pages of the prompt's; open pages of `tokens` tokens. kCorrupt, with a
 // reason that names no file.
 Status CheckKept(const SavedKept& kept, const CacheFormat& format, int64_t tokens);
+
+// Of the tables by layer those of some heads, ascending in each layer: [layers][heads].
+using LayerHeads = std::vector<std::vector<int>>;
+// What `whole`, of `all` heads in each layer, says of some of them; and `parts`, which have them
+// all between them, as one.
+SavedKept PartOfKept(const SavedKept& whole, int all, const LayerHeads& heads);
+SavedKept JoinKept(std::span<const SavedKept> parts, int all, std::span<const LayerHeads> heads);
 
 void PutKept(const SavedKept& kept, WireWriter* out);
 // False where there are fewer bytes than it claims.

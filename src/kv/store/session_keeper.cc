@@ -205,7 +205,11 @@ Result<SequenceId> SessionKeeper::Restore() {
   Sequence& sequence = *sequences_.Find(*made);
   sequence.length = length;
   if (manifest.kept.has_value()) {
-    if (Status s = RestoreKept(*manifest.kept, &sequence); !s.ok()) {
+    const SessionHeads& heads = cache_.options.session_heads;
+    const Status s = RestoreKept(
+        heads.all == 0 ? *manifest.kept : PartOfKept(*manifest.kept, heads.all, heads.own),
+        &sequence);
+    if (!s.ok()) {
       sequences_.DropSequence(sequence);
       return s;
     }
