@@ -22,6 +22,8 @@ namespace {
 using kv::EvictionMethod;
 using kv::EvictionPolicy;
 
+constexpr int64_t kDrafts = 5;
+
 // What a run has kept of its prompts, and the logits of the steps behind them.
 struct Held {
   std::vector<Lists> lists;  // of each sequence, of the model's heads
@@ -54,7 +56,7 @@ class Rank {
     if (!model.ok()) return model.status();
     parts->model = std::move(*model);
     Result<std::unique_ptr<StepHarness>> made =
-        StepHarness::Create(*parts->model, config, sequences, std::ssize(test.golden.prompt) + 32);
+        StepHarness::Create(*parts->model, config, sequences, std::ssize(test.golden.prompt) + 64);
     if (!made.ok()) return made.status();
     parts->harness = std::move(*made);
     if (config.communicator != nullptr) {
@@ -130,6 +132,30 @@ class Rank {
       if (!step.ok()) return step.status();
       held_.steps.insert(held_.steps.end(), step->begin(), step->end());
     }
+    for (int i = 0; i < 6; ++i) {
+      if (Status s = StepWithDrafts(); !s.ok()) return s;
+    }
+    return OkStatus();
+  }
+
+  // As many drafts as fit the open page, of which the last one is wrong.
+  Status StepWithDrafts() {
+    std::vector<StepInput> inputs;
+    for (const kv::SequenceId kept : kept_) {
+      const int64_t open = harness_.kept_store().Length(kept) % page_slots_;
+      const int64_t drafts = std::clamp<int64_t>(page_slots_ - 2 - open, 0, kDrafts);
+      StepInput input{kept, std::span(test_.golden.tokens).first(static_cast<size_t>(drafts) + 1),
+                      &rope_, LogitsMode::kAll};
+      input.drafts = drafts;
+      inputs.push_back(input);
+    }
+    Result<std::vector<LogitRows>> step = harness_.StepKept(inputs);
+    if (!step.ok()) return step.status();
+    held_.steps.insert(held_.steps.end(), step->begin(), step->end());
+    for (const StepInput& input : inputs) {
+      if (input.drafts == 0) continue;
+      if (Status s = harness_.kept_store().TakeBack(input.sequence, 1); !s.ok()) return s;
+    }
     return OkStatus();
   }
 
@@ -202,6 +228,7 @@ HarnessConfig Config(EvictionMethod method) {
   config.page_slots = 4;
   config.threads = 1;
   config.poison_freed = true;
+  config.drafts = kDrafts;
   config.eviction = PolicyOf(method);
   return config;
 }

@@ -118,11 +118,11 @@ AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const Key
   item.keys = keys;
   item.keys.pages = PagesOf(keys.pages, run);
   item.o_stride = width;
-  item.lse_stride = lse_stride_;
   HeadStates states = StatesOf(entry_index, run.head);
   if (states.elsewhere) item.keys.pages.count = 0;
   if (entry.decode) {
     const States parts = StatesFrom(entry_index, states.parts);
+    item.lse_stride = shape.query_heads;
     item.split = entry.split;
     item.o = parts.o + head * shape.head_dim;
     item.o_part_stride = parts.o_part_stride;
@@ -133,6 +133,7 @@ AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const Key
   } else {
     item.o = o_ + entry.row * width + head * shape.head_dim;
     item.lse = LseAt(entry.row, head);
+    item.lse_stride = lse_stride_;
     item.merge = states.started;
     // Of a part the state is wanted.
     if (order == RangeOrder::kLast && o_ != context_.act.o && !states.part) {
