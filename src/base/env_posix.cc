@@ -99,7 +99,7 @@ bool Names(const std::string& path, int fd) {
 // The kernel lets go of the files of a killed process a little after its end, when what io_uring
 // has in flight is done: hence some patience.
 Status LockFile(int fd, const std::string& path) {
-  constexpr int kAttempts = 100;
+  constexpr int kAttempts = 200;
   constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 10'000'000};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OkStatus();
