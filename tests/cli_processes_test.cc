@@ -157,6 +157,12 @@ TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
       Run({"profile-heads", kModel, "--evict", "ada-snapkv", "--evict-budget", "96", "--file",
            dir_.File("text"), "--context", "256", "-o", dir_.File("heads.json")});
   ASSERT_EQ(profiled.status, 0) << profiled.err;
+  const auto expect_equal = [&](const Args& run, const char* what) {
+    program_ = kProgram;
+    const Json threads = RunJson(run);
+    program_ = HEADWAY_MPIRUN;
+    EXPECT_EQ(RunJson(OnRanks(3, run))["tokens"], threads["tokens"]) << what;
+  };
   for (const char* method : {"ada-snapkv", "defensivekv", "kvzip"}) {
     const Args run = {"run",
                       kModel,
@@ -172,10 +178,7 @@ TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
                       method,
                       "--assignment-profile",
                       dir_.File("heads.json")};
-    program_ = kProgram;
-    const Json threads = RunJson(run);
-    program_ = HEADWAY_MPIRUN;
-    EXPECT_EQ(RunJson(OnRanks(3, run))["tokens"], threads["tokens"]) << method;
+    expect_equal(run, method);
   }
   // Parts of heads that several hold lie alike, too.
   for (const char* parts : {"--assignment=tokens", "--assignment-copies=2"}) {
@@ -192,10 +195,7 @@ TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
                       parts,
                       "--assignment-profile",
                       dir_.File("heads.json")};
-    program_ = kProgram;
-    const Json threads = RunJson(run);
-    program_ = HEADWAY_MPIRUN;
-    EXPECT_EQ(RunJson(OnRanks(3, run))["tokens"], threads["tokens"]) << parts;
+    expect_equal(run, parts);
   }
   // How long each of them attends is known to the first.
   const Outcome bench = Run(OnRanks(2, {"bench", "prefill", kModel, "--ctx-size", "256", "--tp",

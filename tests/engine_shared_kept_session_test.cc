@@ -13,6 +13,7 @@
 #include "engine/open.h"
 #include "support/api.h"
 #include "support/rank_gpus.h"
+#include "support/rank_options.h"
 
 namespace headway {
 namespace {
@@ -25,10 +26,7 @@ constexpr int64_t kPrompt = 723;  // not whole pages
 constexpr int64_t kContext = 1300;
 
 EngineOptions Evicting(const std::string& method, int ranks, const std::string& session) {
-  EngineOptions options;
-  options.tensor_parallel = ranks;
-  options.threads = 2;
-  options.device = DeviceOfRanks(ranks);
+  EngineOptions options = OnRanks(ranks);
   options.evict = method;
   options.evict_budget = "192";
   options.session = session;

@@ -16,24 +16,19 @@
 #include "model/config.h"
 #include "support/api.h"
 #include "support/golden.h"
-#include "support/rank_gpus.h"
+#include "support/rank_options.h"
 
 namespace headway {
 namespace {
 
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-using testing::DeviceOfRanks;
 
 constexpr int64_t kSaved = 448, kLength = 500;
 
-// HEADWAY_TEST_DEVICE and HEADWAY_TEST_GPUS run these tests on GPUs (support/rank_gpus.h).
-EngineOptions OnRanks(int ranks) {
-  EngineOptions options;
-  options.tensor_parallel = ranks;
-  options.threads = 2;
+EngineOptions InSegments(int ranks) {
+  EngineOptions options = OnRanks(ranks);
   options.segment = 128;
-  options.device = DeviceOfRanks(ranks);
   return options;
 }
 
@@ -133,7 +128,7 @@ TEST_F(SharedSession, GoesOnWithAnyNumberOfRanks) {
   for (const int saved : {1, 2, 4}) {
     for (const int opened : {1, 2, 4}) {
       SCOPED_TRACE(std::to_string(saved) + " to " + std::to_string(opened));
-      ExpectGoesOn(kDemo, OnRanks(saved), OnRanks(opened));
+      ExpectGoesOn(kDemo, InSegments(saved), InSegments(opened));
     }
   }
 }
@@ -142,7 +137,7 @@ TEST_F(SharedSession, GoesOnWithOtherModels) {
   for (const char* model : {"llama31", "qwen2-sliding", "mistral-window"}) {
     for (const auto& [saved, opened] : {std::pair(1, 2), {2, 2}, {2, 1}}) {
       SCOPED_TRACE(model + std::to_string(saved) + " to " + std::to_string(opened));
-      EngineOptions saving = OnRanks(saved), opening = OnRanks(opened);
+      EngineOptions saving = InSegments(saved), opening = InSegments(opened);
       saving.page_slots = opening.page_slots = 16;
       saving.segment = opening.segment = 64;
       ExpectGoesOn(kGolden + model, saving, opening);
@@ -155,7 +150,7 @@ TEST_F(SharedSession, PagesMayLieOnDisk) {
   for (const char* encoding : {"none", "int8", "lossless"}) {
     for (const int opened : {1, 2, 4}) {
       SCOPED_TRACE(std::string(encoding) + " to " + std::to_string(opened));
-      EngineOptions saving = OnRanks(2), opening = OnRanks(opened);
+      EngineOptions saving = InSegments(2), opening = InSegments(opened);
       saving.kv_encoding = opening.kv_encoding = encoding;
       saving.page_slots = opening.page_slots = 64;  // kSaved is no multiple of larger ones
       opening.placement = "disk-only";
@@ -163,7 +158,7 @@ TEST_F(SharedSession, PagesMayLieOnDisk) {
     }
   }
   // A file that is cut for one rank.
-  EngineOptions one = OnRanks(1), four = OnRanks(4);
+  EngineOptions one = InSegments(1), four = InSegments(4);
   one.kv_encoding = four.kv_encoding = "int4";
   one.placement = "disk-only";
   ExpectGoesOn(kDemo, one, four);
@@ -171,7 +166,7 @@ TEST_F(SharedSession, PagesMayLieOnDisk) {
 
 // Each rank's pages stay on disk, are summarised there, and are read by its heads' lists.
 TEST_F(SharedSession, PagesOnDiskAreListed) {
-  EngineOptions options = OnRanks(2);
+  EngineOptions options = InSegments(2);
   options.selector = "quest";
   options.sparse_keys = 64;
   options.sparse_sink = 16;
@@ -201,7 +196,7 @@ TEST_F(SharedSession, PagesOnDiskAreListed) {
 // What a killed process had saved goes on with another number of ranks.
 TEST_F(SharedSession, IsSavedWhileAPromptIsRead) {
   const Request request = RequestOf(Quoting(*Open(kDemo), kLength, 8), 24);
-  EngineOptions options = OnRanks(4);
+  EngineOptions options = InSegments(4);
   options.chunk = 128;
   options.session = File("s");
   std::vector<std::string> killed;
@@ -226,13 +221,13 @@ TEST_F(SharedSession, IsSavedWhileAPromptIsRead) {
     Result<std::vector<Generation>> made = run.context->Generate({&request, 1}, hooks);
     ASSERT_TRUE(made.ok()) << made.status().message();
     EXPECT_FALSE(alone) << "ranks are not at one point there";
-    EXPECT_EQ(made->front().tokens, Fresh(kDemo, OnRanks(4), request).tokens);
+    EXPECT_EQ(made->front().tokens, Fresh(kDemo, InSegments(4), request).tokens);
     ASSERT_TRUE(run.context->SaveSession().ok());
   }
   ASSERT_EQ(killed.size(), 2u);
   for (size_t i = 0; i < killed.size(); ++i) {
     for (const int ranks : {1, 2}) {
-      EngineOptions later = OnRanks(ranks);
+      EngineOptions later = InSegments(ranks);
       later.session = CopyOf(killed[i]);
       Opened run(later);
       ASSERT_TRUE(run.status.ok()) << run.status.message();
@@ -240,7 +235,7 @@ TEST_F(SharedSession, IsSavedWhileAPromptIsRead) {
       EXPECT_EQ(run.context->SessionNote(), "on the way");
       const Result<Generation> again = GenerateOne(*run.context, request);
       ASSERT_TRUE(again.ok()) << again.status().message();
-      EXPECT_EQ(again->tokens, Fresh(kDemo, OnRanks(1), request).tokens);
+      EXPECT_EQ(again->tokens, Fresh(kDemo, InSegments(1), request).tokens);
     }
   }
 }
@@ -249,7 +244,7 @@ TEST_F(SharedSession, IsSavedWhileAPromptIsRead) {
 // context goes on, and the next save works.
 TEST_F(SharedSession, AFailedSaveLosesNothing) {
   const std::string model = kGolden + "llama31";
-  EngineOptions options = OnRanks(2);
+  EngineOptions options = InSegments(2);
   options.page_slots = 16;
   options.segment = 64;
   const std::vector<TokenId> tokens = Tokens(kLength, 90, 8);
@@ -284,7 +279,7 @@ TEST_F(SharedSession, AFailedSaveLosesNothing) {
     const Status again = run.context->SaveSession();
     EXPECT_TRUE(again.ok() || !failed.ok()) << again.message();
     for (const int ranks : {1, 2}) {
-      EngineOptions later = OnRanks(ranks);
+      EngineOptions later = InSegments(ranks);
       later.page_slots = 16;
       later.segment = 64;
       later.session = CopyOf(killed);
@@ -298,7 +293,7 @@ TEST_F(SharedSession, AFailedSaveLosesNothing) {
 }
 
 TEST_F(SharedSession, ADamagedPageIsToldOf) {
-  EngineOptions options = OnRanks(2);
+  EngineOptions options = InSegments(2);
   options.session = File("s");
   const std::vector<TokenId> tokens = Tokens(kLength, 90, 9);
   {
@@ -311,7 +306,7 @@ TEST_F(SharedSession, ADamagedPageIsToldOf) {
   bytes[8192] = static_cast<char>(bytes[8192] ^ 1);  // of the first slab
   std::ofstream(options.session, std::ios::binary) << bytes;
   for (const int ranks : {1, 4}) {
-    options = OnRanks(ranks);
+    options = InSegments(ranks);
     options.session = File("s");
     Opened run(options);
     ASSERT_TRUE(run.status.ok()) << run.status.message();
@@ -324,12 +319,12 @@ TEST_F(SharedSession, ADamagedPageIsToldOf) {
 }
 
 TEST_F(SharedSession, WhatCannotBeSharedIsRefusedByName) {
-  EngineOptions options = OnRanks(3);
+  EngineOptions options = InSegments(3);
   options.session = File("s");
   EXPECT_THAT(Engine::Open(kDemo, options).status().message(),
               HasSubstr("session and tensor_parallel 3: ranks that share a session have as many "
                         "KV heads of each layer as others"));
-  options = OnRanks(2);
+  options = InSegments(2);
   options.session = File("s");
   options.head_group = 2;
   EXPECT_THAT(Engine::Open(kDemo, options).status().message(),

@@ -8,17 +8,10 @@
 
 #include "support/api.h"
 #include "support/rank_gpus.h"
+#include "support/rank_options.h"
 
 namespace headway {
 namespace {
-
-EngineOptions OnRanks(int ranks) {
-  EngineOptions options;
-  options.tensor_parallel = ranks;
-  options.threads = 2;
-  options.device = testing::DeviceOfRanks(ranks);
-  return options;
-}
 
 // Drafts of steps over few of 1,200 keys, where these make them.
 EngineOptions Drafting(int ranks, const std::string& by) {

@@ -14,20 +14,12 @@
 #include "support/api.h"
 #include "support/head_profile.h"
 #include "support/rank_gpus.h"
+#include "support/rank_options.h"
 
 namespace headway {
 namespace {
 
 using ::testing::HasSubstr;
-
-// HEADWAY_TEST_DEVICE and HEADWAY_TEST_GPUS run these tests on GPUs (support/rank_gpus.h).
-EngineOptions OnRanks(int ranks) {
-  EngineOptions options;
-  options.tensor_parallel = ranks;
-  options.threads = 2;
-  options.device = testing::DeviceOfRanks(ranks);
-  return options;
-}
 
 // Four KV heads on 1 to 5 ranks: of three one has two, of five one has none.
 TEST(EngineTp, GreedyTokensAreThoseOfOneRank) {
@@ -328,13 +320,19 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
   }
 }
 
+// Of each head another number of tokens.
+HeadBudgets UnevenBudgets(const ModelInfo& info) {
+  HeadBudgets heads;
+  heads.anyway = 32;
+  for (int i = 0; i < info.layers * info.kv_heads; ++i) heads.tokens.push_back(40 + i * i % 400);
+  return heads;
+}
+
 // Static budgets are whatever the assignment of heads to ranks is: kept is what one rank keeps.
 TEST(EngineTp, HeadsOfAProfileAreBalanced) {
   const TestDir dir;
   const ModelInfo info = Open(kDemo)->info();
-  HeadBudgets heads;
-  heads.anyway = 32;
-  for (int i = 0; i < info.layers * info.kv_heads; ++i) heads.tokens.push_back(40 + i * i % 400);
+  HeadBudgets heads = UnevenBudgets(info);
   EngineOptions options = OnRanks(1);
   options.evict = "ada-snapkv";
   options.evict_budget = "512";
@@ -384,13 +382,10 @@ TEST(EngineTp, HeadsOfAProfileAreBalanced) {
 TEST(EngineTp, HeadsThatRanksHoldInPartsServeBatches) {
   const TestDir dir;
   const ModelInfo info = Open(kDemo)->info();
-  HeadBudgets heads;
-  heads.anyway = 32;
-  for (int i = 0; i < info.layers * info.kv_heads; ++i) heads.tokens.push_back(40 + i * i % 400);
   EngineOptions options = OnRanks(1);
   options.evict = "snapkv";
   options.evict_budget = "256";
-  options.evict_profile = WriteProfile(dir.File("heads.json"), info, heads);
+  options.evict_profile = WriteProfile(dir.File("heads.json"), info, UnevenBudgets(info));
   const auto tokens_of = [](const EngineOptions& of) {
     const std::unique_ptr<Engine> engine = Open(kDemo, of);
     std::vector<Request> requests;
