@@ -81,10 +81,12 @@ class DelayingDevice final : public Device {
   }
   Result<std::unique_ptr<Stream>> NewStream(Lane lane) override {
     const bool compute = lane == Lane::kCompute;
+    // A communicator, which launches kernels on its lane, knows the inner device's streams, too.
+    const bool known = !host_reads_memory() && (compute || lane == Lane::kRanks);
     Result<std::unique_ptr<Stream>> stream = compute && host_reads_memory()
                                                  ? HostStream::Create(env_, nullptr, lane)
                                                  : inner_->NewStream(lane);
-    if (!stream.ok() || (compute && !host_reads_memory())) return stream;
+    if (!stream.ok() || known) return stream;
     return std::unique_ptr<Stream>(std::make_unique<DelayingStream>(std::move(*stream), delays_));
   }
   std::unique_ptr<Event> NewEvent() override { return inner_->NewEvent(); }

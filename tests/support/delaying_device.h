@@ -45,7 +45,8 @@ class Delays {
 
 // The device `inner` with late streams. Where the host reads its memory the compute stream is one
 // that works behind the caller's back. Elsewhere it is the inner one, which the kernels know, and
-// NewDelayingKernels alone delays it. `delays` outlives the device.
+// NewDelayingKernels alone delays it; the lane of ranks is then never late. `delays` outlives the
+// device.
 std::unique_ptr<Device> NewDelayingDevice(std::unique_ptr<Device> inner, Env* env, Delays* delays);
 
 // The kernels `inner` for streams of the delaying device made of `device`, which is the plain one.

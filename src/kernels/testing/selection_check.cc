@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <memory>
 #include <new>
@@ -190,6 +191,15 @@ std::string SelectionProblem::NameAt(int64_t at) const {
                      : at < q_                              ? "a summary"
                                                             : "what no result owns";
   return std::string(what) + " differs at byte " + std::to_string(at);
+}
+
+bool SelectionProblem::SameBits(const std::vector<std::byte>& one,
+                                const std::vector<std::byte>& other) const {
+  const auto begin = static_cast<ptrdiff_t>(scratch_);
+  const auto end = static_cast<ptrdiff_t>(scratch_ + scratch_bytes_);
+  return one.size() == other.size() &&
+         std::equal(one.begin(), one.begin() + begin, other.begin()) &&
+         std::equal(one.begin() + end, one.end(), other.begin() + end);
 }
 
 std::string SelectionProblem::Disagreement(const AttentionPrecision& precision,

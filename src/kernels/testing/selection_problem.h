@@ -122,6 +122,8 @@ class SelectionProblem {
 
   // The working memory as the definition leaves it after all three calls.
   const std::vector<std::byte>& Expected();
+  // Whether two runs left the same bytes everywhere but in the scratch.
+  bool SameBits(const std::vector<std::byte>& one, const std::vector<std::byte>& other) const;
   // The first difference of `actual` beyond what `precision` allows, in words, or empty.
   std::string Disagreement(const AttentionPrecision& precision,
                            const std::vector<std::byte>& actual);
