@@ -150,9 +150,9 @@ struct EngineOptions {
   std::string sparse_sketches = "auto";
   // 2: whole pages have summaries, too. A search looks at these alone, and lists pages with eight
   // times the keys, among whose blocks each token chooses. Decode alone, with pages, quest and
-  // infllm. kSparseLevelsAuto: 2, with one search for 8 tokens, where a GPU reads sequences that
-  // may have more than 650,000 tokens, from where on that is faster, and nothing else is asked of
-  // looks and of tokens that share a choice; else 1.
+  // infllm. kSparseLevelsAuto: 2 where a GPU reads sequences that may have more than 650,000
+  // tokens, from where on that is faster, and nothing else is asked of looks and of tokens that
+  // share a choice; else 1.
   int sparse_levels = kSparseLevelsAuto;
   // Tokens of a sequence that one choice is for: the ones behind the first read the same keys,
   // unless a page of the cache is filled between.

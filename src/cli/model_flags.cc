@@ -247,17 +247,17 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   AddAuto(
       app, sparse, "--sparse-levels", &engine.sparse_levels, 2,
       "2: decode looks at summaries of whole pages first, and at those of blocks in the best "
-      "pages only, which have eight times the keys: with pages, quest and infllm; auto: 2, "
-      "and --sparse-candidates-refresh 8, on GPUs in contexts of more than 650,000 tokens, from "
-      "where on that is faster, if nothing is said of looks");
+      "pages only, which have eight times the keys: with pages, quest and infllm; auto: 2 on "
+      "GPUs in contexts of more than 650,000 tokens, from where on that is faster, if nothing is "
+      "said of looks");
   AddNumber(app, sparse, "--sparse-refresh", &engine.sparse_refresh, {1, kMaxCount},
             "tokens that one choice is for, in decode and until a page is full: those behind the "
             "first read the same keys, which is faster and less exact");
   AddNumber(app, sparse, "--sparse-candidates-refresh", &engine.sparse_candidates_refresh,
             {1, kMaxCount},
             "tokens that one search of all keys is for, in decode and until a page is full: it "
-            "lists eight times the keys, and each token chooses among these; with pages, quest "
-            "and infllm");
+            "lists eight times the keys, and each token chooses among these, which is faster and "
+            "misses what only later tokens look for; with pages, quest and infllm");
   AddNumber(app, sparse, "--sparse-from", &engine.sparse_from, {0, kMaxCount},
             "read sequences of up to N tokens whole; without it, those of up to 32768 where a GPU "
             "holds all keys, which is faster there");

@@ -368,13 +368,12 @@ TEST(Blueprint, PagesAreSearchedFirstWhereThatIsFaster) {
     return blueprint->layout.executor.selection;
   };
   EXPECT_TRUE(of(subject.OnGpu()).searches_pages());
-  EXPECT_EQ(of(subject.OnGpu()).candidates_refresh, 8);
+  EXPECT_EQ(of(subject.OnGpu()).candidates_refresh, 1);
   EXPECT_EQ(of(subject.OnGpu()).CandidatesAt(1000), 8 * 64);
   EXPECT_FALSE(of(subject.OnCpu()).searches_pages());
   Subject shorter = subject;
   shorter.length = 500'000;
   EXPECT_FALSE(of(shorter.OnGpu()).searches_pages());
-  EXPECT_EQ(of(shorter.OnGpu()).candidates_refresh, 1);
   for (const auto& change : std::vector<std::function<void(Settings&)>>{
            [](Settings& s) { s.levels_by_length = false; },
            [](Settings& s) { s.selection.refresh = 4; },

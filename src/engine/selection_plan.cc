@@ -60,7 +60,6 @@ Status CheckChunks(const kv::SelectionPolicy& policy, const ModelConfig& config,
 // A policy that searches pages first where that is faster, and nothing else was asked of its looks.
 kv::SelectionPolicy WithLevels(const BlueprintInputs& inputs, int64_t longest) {
   constexpr int64_t kFaster = 650'000;  // tokens (docs/BENCHMARKS.md)
-  constexpr int64_t kSearchSteps = 8;
   const Settings& settings = *inputs.settings;
   kv::SelectionPolicy policy = settings.selection;
   const int page_slots = settings.cut.page_slots;
@@ -71,7 +70,6 @@ kv::SelectionPolicy WithLevels(const BlueprintInputs& inputs, int64_t longest) {
   }
   policy.breadth = kv::SelectionPolicy::kTwoLooks;
   policy.search_slots = page_slots;
-  policy.candidates_refresh = kSearchSteps;
   return policy;
 }
 
