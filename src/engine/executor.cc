@@ -67,6 +67,9 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       reads_(context_, batch_),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
+      // Of what is kept of prompts all is on the device: nothing is fetched ahead, and a batch has
+      // many ranges, which the device need not wait for.
+      takes_by_layer_(limits.keys > 0),
       weights_(parts.weights) {
   const ModelShape& shape = context_.shape;
   context_.communicator = parts.communicator;
@@ -91,7 +94,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
         {context_, batch_, reads_, *board_, memory_->data() + path_memory.offsets[i], parts.host,
          static_cast<int>(paths_.size()), parts.salience, parts.demoted});
     if (path == nullptr) continue;
-    choose_by_query_ = choose_by_query_ || path->ChoosesByQuery();
+    takes_by_layer_ = takes_by_layer_ || path->ChoosesByQuery();
     keep_x_ = keep_x_ || path->WantsX();
     paths_.push_back(std::move(path));
   }
@@ -115,7 +118,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   turns_->Begin();
   if (Status s = BeginStep(inputs); !s.ok()) return s;
   reads_.Begin();
-  for (int layer = 0; !choose_by_query_ && layer < context_.shape.layers; ++layer) {
+  for (int layer = 0; !takes_by_layer_ && layer < context_.shape.layers; ++layer) {
     TakeRanges(layer);
   }
   Status status = reads_.Announce();
@@ -181,7 +184,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     moments_->Take(layer);
     context_.kernels.RopeStoreKv(context_.compute, context_.format, FindNew(layer));
     observed_->Take(layer);
-    if (choose_by_query_) {
+    if (takes_by_layer_) {
       TakeRanges(layer);
       if (Status s = reads_.Announce(); !s.ok()) return s;
     }

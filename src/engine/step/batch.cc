@@ -38,16 +38,22 @@ void Batch::Begin(std::span<const StepInput> inputs) {
   HEADWAY_CHECK(size() <= limits.entries);
 }
 
+// Neighbours with the same frequencies go together: a call takes longer to begin than to make the
+// angles of a batch.
 void Batch::RopeAngles() const {
   const int64_t half = context_.model.rotary_dim() / 2;
   const Activations& act = context_.act;
-  for (const BatchEntry& entry : entries_) {
-    const RopeFrequencies& rope = *entry.rope;
+  for (size_t first = 0, end = 0; first < entries_.size(); first = end) {
+    const RopeFrequencies& rope = *entries_[first].rope;
+    int64_t tokens = 0;
+    for (; end < entries_.size() && *entries_[end].rope == rope; ++end) {
+      tokens += entries_[end].tokens;
+    }
     if (rope.inv_freq.empty()) continue;
-    const auto here =
-        positions().subspan(static_cast<size_t>(entry.row), static_cast<size_t>(entry.tokens));
-    context_.kernels.RopeAngles(context_.compute, AnglesOf(rope, here, act.cos + entry.row * half,
-                                                           act.sin + entry.row * half));
+    const int64_t row = entries_[first].row;
+    const auto here = positions().subspan(static_cast<size_t>(row), static_cast<size_t>(tokens));
+    context_.kernels.RopeAngles(
+        context_.compute, AnglesOf(rope, here, act.cos + row * half, act.sin + row * half));
   }
 }
 
