@@ -52,8 +52,8 @@ void Batch::RopeAngles() const {
     if (rope.inv_freq.empty()) continue;
     const int64_t row = entries_[first].row;
     const auto here = positions().subspan(static_cast<size_t>(row), static_cast<size_t>(tokens));
-    context_.kernels.RopeAngles(
-        context_.compute, AnglesOf(rope, here, act.cos + row * half, act.sin + row * half));
+    context_.kernels.RopeAngles(context_.compute,
+                                AnglesOf(rope, here, act.cos + row * half, act.sin + row * half));
   }
 }
 
