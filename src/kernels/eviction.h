@@ -59,8 +59,9 @@ struct KeyWeightsItem {
 
 // K and V of some slots of one head, one behind the other.
 struct GatherSlotsItem {
-  PageRun from;                    // of one head, not encoded
-  const int32_t* slots = nullptr;  // [count] of the run, in memory that kernels read
+  PageRun from;  // of one head, not encoded
+  // [count] of the run, in memory that kernels read; null: its first ones in order.
+  const int32_t* slots = nullptr;
   int64_t count = 0;
   PageRun to;  // its count is `count`
 };

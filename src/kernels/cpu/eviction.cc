@@ -86,10 +86,11 @@ void GatherSlots(ThreadPool& pool, const PageFormat& format,
       pool, items, kSlotsGrain, [](const GatherSlotsItem& item) { return item.count; },
       [&](const GatherSlotsItem& item, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
+          const int64_t taken = item.slots == nullptr ? i : item.slots[i];
           std::memcpy(item.to.k + SlotOffset(format, item.to, 0, i),
-                      item.from.k + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
+                      item.from.k + SlotOffset(format, item.from, 0, taken), row_bytes);
           std::memcpy(item.to.v + SlotOffset(format, item.to, 0, i),
-                      item.from.v + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
+                      item.from.v + SlotOffset(format, item.from, 0, taken), row_bytes);
         }
       });
 }

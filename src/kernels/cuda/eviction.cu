@@ -151,8 +151,9 @@ __global__ void __launch_bounds__(kThreads) Gather(const __grid_constant__ Gathe
   const int64_t slot = index / chunks;
   if (slot >= item.count) return;
   const int64_t chunk = (index - slot * chunks) * 16;
+  const int64_t taken = item.slots == nullptr ? slot : item.slots[slot];
   const int64_t from =
-      chunk + OffsetOf(batch.shape, item.from.page_stride, item.from.first_slot + item.slots[slot]);
+      chunk + OffsetOf(batch.shape, item.from.page_stride, item.from.first_slot + taken);
   const int64_t to = chunk + OffsetOf(batch.shape, item.to_page_stride, item.to_first_slot + slot);
   const uint4 key = LoadOnce(item.from.k + from);
   const uint4 value = LoadOnce(item.from.v + from);

@@ -73,10 +73,11 @@ void GatherSlots(const PageFormat& format, std::span<const GatherSlotsItem> item
   const size_t row_bytes = static_cast<size_t>(format.head_dim) * DTypeBytes(format.dtype);
   for (const GatherSlotsItem& item : items) {
     for (int64_t i = 0; i < item.count; ++i) {
+      const int64_t taken = item.slots == nullptr ? i : item.slots[i];
       std::memcpy(item.to.k + SlotOffset(format, item.to, 0, i),
-                  item.from.k + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
+                  item.from.k + SlotOffset(format, item.from, 0, taken), row_bytes);
       std::memcpy(item.to.v + SlotOffset(format, item.to, 0, i),
-                  item.from.v + SlotOffset(format, item.from, 0, item.slots[i]), row_bytes);
+                  item.from.v + SlotOffset(format, item.from, 0, taken), row_bytes);
     }
   }
 }

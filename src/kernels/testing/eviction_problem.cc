@@ -199,8 +199,9 @@ GatherSlotsProblem::GatherSlotsProblem(const PageFormat& format, const PageLayou
            random),
       to(ShapeOf(format, random.Below(2 * format.page_slots), random.Below(200), to_layout),
          random) {
+  in_order = to.shape().count <= from.shape().count && random.Below(3) == 0;
   for (int64_t i = 0; i < to.shape().count; ++i) {
-    slots.push_back(static_cast<int32_t>(random.Below(from.shape().count)));
+    slots.push_back(static_cast<int32_t>(in_order ? i : random.Below(from.shape().count)));
     for (int64_t channel = 0; channel < format.head_dim; ++channel) {
       to.SetK(0, i, channel, kPoison);
       to.SetV(0, i, channel, kPoison);
@@ -211,7 +212,7 @@ GatherSlotsProblem::GatherSlotsProblem(const PageFormat& format, const PageLayou
 GatherSlotsItem GatherSlotsProblem::ItemIn(std::byte* from_memory, std::byte* to_memory,
                                            const int32_t* at_slots) {
   return {.from = from.RunIn(from_memory),
-          .slots = at_slots,
+          .slots = in_order ? nullptr : at_slots,
           .count = to.shape().count,
           .to = to.RunIn(to_memory)};
 }

@@ -96,6 +96,7 @@ class GatherSlotsProblem {
 
   PagedKv from, to;
   std::vector<int32_t> slots;
+  bool in_order = false;  // the first ones, of which the item has no list
 };
 
 }  // namespace headway

@@ -114,6 +114,11 @@ class Step {
   // Of the layer that was entered last (step_close.cc):
   void EncodeClosedPages(const Entry& entry);
   void SummarizeClosedPages(const Entry& entry);
+  // Whether a kernel moves the entry's pages that close into the slab: of decode, where each slab
+  // takes one page, and copies of many heads' pages take longer to begin than to make.
+  bool Gathers(const Entry& entry, const Slab& slab) const;
+  // Whether nothing of the layer is left to be copied then.
+  bool GatherClosedPages();
   void CopyClosedPages(const Entry& entry);
   // Calls visit(slab, first, last, page) for each slab of a group that pages close into: its pages
   // [first, last), which are the entry's closing ones from `page` on.

@@ -86,9 +86,61 @@ void Step::SummarizeClosedPages(const Entry& entry) {
   pages.Summarize();
 }
 
+bool Step::Gathers(const Entry& entry, const Slab& slab) const {
+  const PageFormat& page = cache_.format.page;
+  return !entry.appends && slab.tier == Tier::kDevice && slab.kind == SlabKind::kKeysValues &&
+         cache_.options.kernels != nullptr && !cache_.format.encoded() &&
+         page.head_dim * static_cast<int>(DTypeBytes(page.dtype)) % 16 == 0;
+}
+
+bool Step::GatherClosedPages() {
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
+  const CacheFormat& format = cache_.format;
+  bool all = format.pattern.StreamingIn(current_) == 0;
+  std::vector<GatherSlotsItem> items;
+  std::vector<Slab*> slabs;
+  const auto gather = [&](const Entry& entry, int group, Slab& slab, int first) {
+    const int row = FirstRow(format, current_, group);
+    const int heads = format.HeadsIn(current_, group);
+    const PageRun page = RunIn(format, slab.data, first, 1);
+    for (int head = 0; head < heads; ++head) {
+      GatherSlotsItem item;
+      item.count = page.count;
+      item.from = {.k = FirstPage(entry, kKind, current_, row + head),
+                   .v = FirstPage(entry, kKind, current_, row + heads + head),
+                   .page_stride = format.page_stride(),
+                   .count = page.count};
+      item.to = page;
+      item.to.k += head * page.head_stride;
+      item.to.v += head * page.head_stride;
+      items.push_back(item);
+    }
+    slab.pages = first + 1;
+    slabs.push_back(&slab);
+    cache_.lanes.Wait(Lane::kCompute, slab.behind());
+  };
+  for (const Entry& entry : entries_) {
+    all = all && !entry.appends;
+    for (int group = 0; entry.closing == 1 && group < format.head_groups(current_); ++group) {
+      ForEachClosing(entry, group, [&](Slab& slab, int first, int, int64_t) {
+        if (Gathers(entry, slab)) {
+          gather(entry, group, slab, first);
+        } else {
+          all = false;
+        }
+      });
+    }
+  }
+  if (items.empty()) return all;
+  cache_.options.kernels->GatherSlots(*cache_.compute, format.page, items);
+  for (Slab* slab : slabs) slab->written.Add(Lane::kCompute, cache_.lanes.Soon(Lane::kCompute));
+  return all;
+}
+
 void Step::CopyClosedPages(const Entry& entry) {
   for (int group = 0; group < cache_.format.head_groups(current_); ++group) {
     ForEachClosing(entry, group, [&](Slab& slab, int first, int last, int64_t page) {
+      if (Gathers(entry, slab)) return;
       slab.pages = last;
       const SlabPages pages = cache_.slabs->PagesOf(slab, first, last - first);
       const ClosedRows rows = RowsOf(entry, slab.kind, group, page);
@@ -161,6 +213,7 @@ void Step::CloseLayer(int layer) {
   if (cache_.summaries != nullptr) {
     for (const Entry& entry : entries_) SummarizeClosedPages(entry);
   }
+  if (GatherClosedPages()) return;
   Fence computed;
   computed.Add(Lane::kCompute, cache_.lanes.Mark(Lane::kCompute));
   cache_.lanes.Wait(Lane::kDeviceToHost, computed);
