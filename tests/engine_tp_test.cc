@@ -359,6 +359,11 @@ TEST(EngineTp, HeadsOfAProfileAreBalanced) {
     EXPECT_EQ(said.heads, Open(kDemo, options)->Plan({{1300}})->ranks->heads);
     // Of five ranks one has no head of a layer, and four have one: nothing is to be chosen.
     EXPECT_EQ(said.shares.empty(), copies == 0 && options.assignment != "tokens");
+    // One sequence is not divided by copies.
+    const std::vector<std::string>& reasons = plan->plan.reasons;
+    EXPECT_EQ(copies > 0, std::any_of(reasons.begin(), reasons.end(), [](const std::string& reason) {
+                return reason.starts_with("1 sequence is fewer than copies: ");
+              }));
     if (!said.shares.empty()) {
       EXPECT_GT(said.busy_share, 0.9);
     } else if (options.assignment == "static" || ranks > 4) {

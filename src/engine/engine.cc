@@ -142,7 +142,7 @@ int64_t Engine::Impl::SmallestDevice() const {
 PlanReport Engine::Impl::Report(const Blueprint& blueprint) const {
   PlanReport report = ReportOf(blueprint);
   if (machine.has_value()) report.prediction = PredictionOf(blueprint, *machine);
-  TellOfRanks(assignment, 1, &report);
+  TellOfRanks(assignment, std::ssize(blueprint.request.lengths), 1, &report);
   return report;
 }
 

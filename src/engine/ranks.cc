@@ -113,7 +113,8 @@ Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator) {
   return own;
 }
 
-void TellOfRanks(const std::optional<HeadAssignment>& assignment, int nodes, PlanReport* report) {
+void TellOfRanks(const std::optional<HeadAssignment>& assignment, int64_t sequences, int nodes,
+                 PlanReport* report) {
   if (!assignment.has_value()) return;
   report->ranks = RanksReportOf(*assignment);
   const auto ranks = static_cast<int>(report->ranks->keys.size());
@@ -139,6 +140,13 @@ void TellOfRanks(const std::optional<HeadAssignment>& assignment, int nodes, Pla
         "ranks that have the same head divide what it keeps of prompts among them, {}; in a prompt "
         "the first of them attends for it, and all make its keys",
         report->ranks->copies > 0 ? "by sequences" : "by tokens"));
+    if (sequences < report->ranks->copies) {
+      report->reasons.push_back(fmt::format(
+          "{} {}: for a shared head some ranks then have none, and wait, which the busy share does "
+          "not count; by tokens each sequence would be divided",
+          sequences,
+          sequences == 1 ? "sequence is fewer than copies" : "sequences are fewer than copies"));
+    }
   }
   report->reasons.push_back(fmt::format(
       "{} ranks share the model, each with 1/{} of every budget of its machine but that "
