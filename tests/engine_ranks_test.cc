@@ -137,6 +137,26 @@ TEST(EngineRanksTest, BitsAreTheSameFromRunToRun) {
   }
 }
 
+// Weights that stream have the bits of those that stay, from host memory or disk. There columns,
+// and zeros in the places of heads that a rank does not have, lie in a file of their own.
+TEST(EngineRanksTest, WeightsMayLieOnDisk) {
+  for (const char* name : {"llama31", "neox", "opt-f16"}) {
+    for (const int ranks : {2, 3}) {
+      SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks));
+      const Case test(name);
+      const Placement placement =
+          RandomPlacement(test.config.shape, ranks, static_cast<uint64_t>(ranks + 3));
+      const LogitRows once = RunRanks(test, placement, Config());
+      for (const int on_disk : {0, 1, test.config.shape.layers}) {
+        HarnessConfig config = Config();
+        config.weight_layers = 0;
+        config.disk_layers = on_disk;
+        EXPECT_TRUE(SameBits(RunRanks(test, placement, config), once)) << on_disk;
+      }
+    }
+  }
+}
+
 // Sums of pieces, on a lane of their own: a late lane changes no bit, and each of the two waits is
 // needed.
 TEST(EngineRanksTest, SumsOfPiecesWaitAndAreAwaited) {

@@ -361,7 +361,8 @@ TEST(EngineTp, HeadsOfAProfileAreBalanced) {
     EXPECT_EQ(said.shares.empty(), copies == 0 && options.assignment != "tokens");
     // One sequence is not divided by copies.
     const std::vector<std::string>& reasons = plan->plan.reasons;
-    EXPECT_EQ(copies > 0, std::any_of(reasons.begin(), reasons.end(), [](const std::string& reason) {
+    EXPECT_EQ(copies > 0,
+              std::any_of(reasons.begin(), reasons.end(), [](const std::string& reason) {
                 return reason.starts_with("1 sequence is fewer than copies: ");
               }));
     if (!said.shares.empty()) {

@@ -193,7 +193,8 @@ void TakeWeights(const BlueprintInputs& inputs, const Workload& workload,
   request->weight_layers = inputs.weight_layers ? inputs.weight_layers : settings.gpu_layers;
   request->disk_layers = inputs.disk_layers;
   request->layer_read_bytes = inputs.weights.layer_read;
-  request->weights_in_files = settings.weights == Settings::Weights::kFromFiles;
+  const bool in_files = settings.weights == Settings::Weights::kFromFiles;
+  request->layer_disk_bytes = in_files ? inputs.weights.layer_apart : inputs.weights.layer;
   request->other_bytes = inputs.program_bytes +
                          kTextBytes * std::reduce(workload.lengths.begin(), workload.lengths.end());
 }

@@ -232,8 +232,7 @@ Fit FitWithDisk(const PlanRequest& request, const Sizes& sizes, Places places) {
 Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers,
             HostSlabs host_slabs) {
   const int64_t disk = request.budgets.disk;
-  const int64_t layer =
-      request.weights_in_files ? 0 : RoundUp(request.layer_weight_bytes, kDiskAlignment);
+  const int64_t layer = RoundUp(request.layer_disk_bytes, kDiskAlignment);
   const auto with = [&](int on_disk) {
     return FitWithDisk(
         request, sizes,
@@ -245,7 +244,7 @@ Fit FitWith(const PlanRequest& request, const Sizes& sizes, int weight_layers,
   if (none.ok || high == 0 || request.layer_read_bytes == 0) return none;
   // Where they take of the disk's budget, that is asked last.
   const auto fits = [&](int on_disk) {
-    const int64_t left = request.weights_in_files ? disk : kUnbounded;
+    const int64_t left = request.layer_disk_bytes == 0 ? disk : kUnbounded;
     return FitWithDisk(request, sizes,
                        {weight_layers, on_disk, left, /*disk_tier=*/false, host_slabs})
         .ok;

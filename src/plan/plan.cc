@@ -77,8 +77,9 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
   add(Tier::kHost, "observed weights", bytes.kept_host);
   add(Tier::kHost, "program, tokenizer, text", request.other_bytes);
-  add(Tier::kDisk, request.weights_in_files ? "weights, in the model's files" : "weights",
-      weights.disk);
+  const int64_t apart = std::min(weights.disk, fit.disk_layers * request.layer_disk_bytes);
+  add(Tier::kDisk, "weights, in the model's files", weights.disk - apart);
+  add(Tier::kDisk, "weights", apart);
   add(Tier::kDisk, "KV: disk slabs", fit.slabs[2] * bytes.slab);
 }
 

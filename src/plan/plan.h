@@ -157,9 +157,10 @@ struct PlanRequest {
   std::optional<int> disk_layers;
   // Host memory that these take on their way, a layer; 0: none can be read from disk.
   int64_t layer_read_bytes = 0;
-  bool weights_in_files = true;  // they lie on disk already; else what is there takes of its budget
-  int64_t other_bytes = 0;       // tokenizer, program, the prompts' text
-  int64_t driver_bytes = 0;      // that the driver takes of the device's own memory
+  // What a layer there takes of the disk's budget: nothing that lies in the model's files anyway.
+  int64_t layer_disk_bytes = 0;
+  int64_t other_bytes = 0;   // tokenizer, program, the prompts' text
+  int64_t driver_bytes = 0;  // that the driver takes of the device's own memory
   // Of the device's memory for a byte of host memory that it can reach: its page tables.
   double map_share = 0.0;
   // Chunk and segment to prefer where nothing is fixed, in tokens.

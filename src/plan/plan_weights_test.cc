@@ -159,7 +159,7 @@ TEST(Plan, WeightsInNoFileTakeDiskMemory) {
   PlanRequest request = OnDevice(4096, kGiB);
   request.weight_layers = 0;
   request.layer_read_bytes = 4 * kMiB;
-  request.weights_in_files = false;
+  request.layer_disk_bytes = request.layer_weight_bytes;
   request.budgets.host = 14 * kMiB;  // 2 × 3 + 2 × 4
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
   EXPECT_EQ(FindSmallestBudgets(request).disk, 18 * kMiB);
@@ -169,6 +169,22 @@ TEST(Plan, WeightsInNoFileTakeDiskMemory) {
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->disk_layers, 6);
   EXPECT_EQ(BytesOf(*plan, Tier::kDisk, "weights"), 18 * kMiB);
+}
+
+// Of ranks some of a layer lies in the files and some, in columns, does not.
+TEST(Plan, WeightsInFilesAndNotTakeDiskMemoryForTheRest) {
+  PlanRequest request = OnDevice(4096, kGiB);
+  request.weight_layers = 0;
+  request.layer_read_bytes = 4 * kMiB;
+  request.layer_disk_bytes = kMiB;
+  request.budgets.host = 14 * kMiB;
+  EXPECT_EQ(FindSmallestBudgets(request).disk, 6 * kMiB);
+  request.budgets.disk = 6 * kMiB;
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->disk_layers, 6);
+  EXPECT_EQ(BytesOf(*plan, Tier::kDisk, "weights"), 6 * kMiB);
+  EXPECT_EQ(BytesOf(*plan, Tier::kDisk, "weights, in the model's files"), 12 * kMiB);
 }
 
 // What does not fit the GPU goes to host memory, and what does not fit that to disk.

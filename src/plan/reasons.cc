@@ -12,6 +12,13 @@
 namespace headway::plan {
 namespace {
 
+// Where weights are that each step reads from disk.
+std::string WhereOnDisk(const PlanRequest& request) {
+  if (request.layer_disk_bytes == 0) return "the model's files";
+  if (request.layer_disk_bytes >= request.layer_weight_bytes) return "a temporary file";
+  return "the model's files, and columns from a temporary file,";
+}
+
 // Why keys and values are recomputed, or not.
 void ExplainRecompute(const PlanRequest& request, const Fit& fit, Plan* plan) {
   const int64_t width = static_cast<int64_t>(DTypeBytes(request.shape.dtype));
@@ -90,8 +97,7 @@ void ExplainWeights(const PlanRequest& request, const Fit& fit, Plan* plan) {
   if (fit.disk_layers > 0) {
     say("host memory does not hold those of " + std::to_string(fit.disk_layers) +
         " layers, evenly among the others: each step reads their " +
-        FormatBytes(plan->disk_weight_bytes) + " from " +
-        (request.weights_in_files ? "the model's files" : "a temporary file") +
+        FormatBytes(plan->disk_weight_bytes) + " from " + WhereOnDisk(request) +
         " again, a layer ahead");
   }
 }

@@ -112,7 +112,10 @@ Status ModelWeights::LoadParts(arch::TensorId head) {
       continue;
     }
     part.type = tensor->type;
-    if (Status s = LoadMatrix(*tensor, &part); !s.ok()) return s;
+    MapMatrix(*tensor, &part);
+    if (!part.InLayerBlock()) {
+      if (Status s = ReadColumns(&part); !s.ok()) return s;
+    }
     if (part.on_host != nullptr) table_.Point(part, part.on_host);
   }
   table_.LayOutBlocks();
@@ -129,18 +132,32 @@ void ModelWeights::MakeZeros() {
   zeros_.resize(static_cast<size_t>(most));
 }
 
-Status ModelWeights::LoadMatrix(const SourceTensor& tensor, WeightPart* part) {
+void ModelWeights::MapMatrix(const SourceTensor& tensor, WeightPart* part) {
   const Slice& slice = part->slice;
-  if (!slice.columns.empty()) {
-    Result<std::byte*> memory = Own(part->bytes(), part->layer);
-    if (!memory.ok()) return memory.status();
-    if (Status s = source_->Read(tensor, slice, *memory); !s.ok()) return s;
-    MakeRoomForZeros(*part, *memory);
-    part->on_host = *memory;
-  } else if (slice.rows.size() == 1 && part->zero_rows == 0) {
-    const int64_t begin = slice.rows[0].begin * RowBytes(tensor.type, part->file_columns);
-    part->on_host = source_->Bytes(tensor, begin, part->bytes()).data();
-    part->mapped = true;
+  if (slice.rows.size() != 1 || part->IsApart()) return;
+  const int64_t begin = slice.rows[0].begin * RowBytes(tensor.type, part->file_columns);
+  part->on_host = source_->Bytes(tensor, begin, part->bytes()).data();
+  part->mapped = true;
+}
+
+Status ModelWeights::ReadColumns(WeightPart* part) {
+  if (part->slice.columns.empty() || part->on_host != nullptr || source_ == nullptr) {
+    return OkStatus();
+  }
+  const Result<SourceTensor> tensor = source_->Find(part->name);
+  if (!tensor.ok()) return tensor.status();
+  Result<std::byte*> memory = Own(part->bytes(), part->layer);
+  if (!memory.ok()) return memory.status();
+  if (Status s = source_->Read(*tensor, part->slice, *memory); !s.ok()) return s;
+  MakeRoomForZeros(*part, *memory);
+  part->on_host = *memory;
+  return OkStatus();
+}
+
+Status ModelWeights::ReadColumns(int layer) {
+  for (WeightPart& part : table_.parts()) {
+    if (!part.InLayerBlock() || part.layer != layer) continue;
+    if (Status s = ReadColumns(&part); !s.ok()) return s;
   }
   return OkStatus();
 }
@@ -165,6 +182,11 @@ Status ModelWeights::Gather() {
   for (WeightPart& part : table_.parts()) {
     const bool streams = part.InLayerBlock() && Streams(part.layer);
     if (part.on_host != nullptr || part.count() == 0 || streams) continue;
+    if (!part.slice.columns.empty()) {
+      if (Status s = ReadColumns(&part); !s.ok()) return s;
+      table_.Point(part, part.on_host);
+      continue;
+    }
     Result<std::byte*> memory = Own(part.bytes(), part.layer);
     if (!memory.ok()) return memory.status();
     std::byte* next = *memory;
@@ -224,6 +246,7 @@ void ModelWeights::LeaveBlock(int layer) {
 Status ModelWeights::MoveToHost(Device& device, const WeightPlacement& to, int layer) {
   std::unique_ptr<Buffer>& block = host_blocks_[static_cast<size_t>(layer)];
   if (block != nullptr) return OkStatus();
+  if (Status s = ReadColumns(layer); !s.ok()) return s;
   if (to.lossless) return EncodeToHost(device, to, layer);
   Result<std::unique_ptr<Buffer>> memory =
       device.AllocateHost(*to.host_budget, static_cast<size_t>(BlockBytes(layer)), "weights");
@@ -269,79 +292,6 @@ Status ModelWeights::EncodeToHost(Device& device, const WeightPlacement& to, int
   return OkStatus();
 }
 
-Result<const WeightFile*> ModelWeights::FileOf(size_t file) {
-  std::unique_ptr<WeightFile>& open = weight_files_[file];
-  if (open != nullptr) return open.get();
-  const FileIdentity& identity = source_->file(file).identity();
-  Result<std::unique_ptr<WeightFile>> made =
-      WeightFile::Open(*env_, source_->path(file), identity.size, identity.modified_nanos);
-  if (!made.ok()) return made.status();
-  open = std::move(*made);
-  return open.get();
-}
-
-// Random weights of a layer, which were drawn as the block that they are: one tensor there.
-Result<DiskBlock::Tensor> ModelWeights::WriteToDisk(const WeightPlacement& to, int layer) {
-  const int64_t bytes = RoundUp(BlockBytes(layer), int64_t{kDirectAlignment});
-  Result<Reservation> reserved = to.disk_budget->Reserve(bytes, "weights");
-  if (!reserved.ok()) return reserved.status();
-  std::unique_ptr<WeightFile>& file = weight_files_[0];
-  if (file == nullptr) {
-    Result<std::unique_ptr<WeightFile>> made = WeightFile::Temporary(*env_, to.directory);
-    if (!made.ok()) return made.status();
-    file = std::move(*made);
-  }
-  const auto block = std::find_if(owned_.begin(), owned_.end(),
-                                  [&](const Owned& owned) { return owned.layer == layer; });
-  HEADWAY_CHECK(block != owned_.end());
-  Result<int64_t> offset = file->Append(block->data, bytes);
-  if (!offset.ok()) return offset.status();
-  on_disk_.push_back(std::move(*reserved));
-  for (WeightPart& part : table_.parts()) {
-    if (part.InLayerBlock() && part.layer == layer) part.on_host = nullptr;
-  }
-  Disown(layer);
-  return DiskBlock::Tensor{file.get(), *offset, BlockBytes(layer), 0};
-}
-
-Status ModelWeights::MoveToDisk(const WeightPlacement& to, int layer) {
-  std::unique_ptr<DiskBlock>& block = disk_blocks_[static_cast<size_t>(layer)];
-  if (block != nullptr) return OkStatus();
-  if (source_ == nullptr) {
-    Result<DiskBlock::Tensor> written = WriteToDisk(to, layer);
-    if (!written.ok()) return written.status();
-    block = std::make_unique<DiskBlock>(std::vector<DiskBlock::Tensor>{*written});
-    return OkStatus();
-  }
-  for (const WeightPart& part : table_.parts()) {
-    if (!part.InLayerBlock() || part.layer != layer || part.slice.columns.empty()) continue;
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("tensor '{}' cannot stay on disk: a shard has columns of it, which "
-                              "lie nowhere in one piece",
-                              part.name));
-  }
-  std::vector<DiskBlock::Tensor> tensors;
-  int64_t at = 0;
-  for (const WeightPart& part : table_.parts()) {
-    if (!part.InLayerBlock() || part.layer != layer) continue;
-    Result<SourceTensor> tensor = source_->Find(part.name);
-    if (!tensor.ok()) return tensor.status();
-    Result<const WeightFile*> file = FileOf(tensor->file);
-    if (!file.ok()) return file.status();
-    const int64_t row_bytes = RowBytes(part.type, part.file_columns);
-    int64_t next = at;
-    for (const Interval& rows : part.slice.rows) {
-      const int64_t bytes = rows.size() * row_bytes;
-      tensors.push_back({*file, tensor->offset + rows.begin * row_bytes, bytes, next});
-      next += bytes;
-    }
-    at += RoundUp(part.bytes(), kWeightAlignment);
-  }
-  block = std::make_unique<DiskBlock>(std::move(tensors));
-  LeaveBlock(layer);
-  return OkStatus();
-}
-
 Status ModelWeights::MoveTo(Device& device, const WeightPlacement& to) {
   host_blocks_.resize(table_.layers());
   disk_blocks_.resize(table_.layers());
@@ -358,6 +308,10 @@ Status ModelWeights::MoveToDevice(Device& device, Budget& budget) {
     return part.InLayerBlock() && Streams(part.layer);
   };
   int64_t bytes = 0;
+  for (WeightPart& part : table_.parts()) {
+    if (stays(part)) continue;
+    if (Status s = ReadColumns(&part); !s.ok()) return s;
+  }
   for (const WeightPart& part : parts()) {
     bytes += stays(part) ? 0 : RoundUp(part.bytes(), kWeightAlignment);
   }
@@ -403,11 +357,6 @@ std::span<const std::byte> ModelWeights::HostBlock(int layer) const {
   const auto index = static_cast<size_t>(layer);
   if (index >= host_blocks_.size() || host_blocks_[index] == nullptr) return {};
   return {host_blocks_[index]->data(), host_blocks_[index]->size()};
-}
-
-const DiskBlock* ModelWeights::BlockOnDisk(int layer) const {
-  const auto index = static_cast<size_t>(layer);
-  return index < disk_blocks_.size() ? disk_blocks_[index].get() : nullptr;
 }
 
 Status ModelWeights::CheckFinite(ThreadPool* pool) const {

@@ -34,8 +34,9 @@ struct WeightPlacement {
   Budget* host_budget = nullptr;       // for the layers in `streamed`
   bool lossless = false;               // these in their lossless form, which takes bf16
   std::span<const int> streamed = {};  // layers whose matrices go to host memory
-  // Of these, those whose matrices stay on disk: in the model's files; random ones go to a
-  // temporary file in `directory`, reserved from `disk_budget`.
+  // Of these, those whose matrices stay on disk: in the model's files; random ones, and what of a
+  // shard is not in the files as it is needed (WeightPart::IsApart), go to a temporary file in
+  // `directory`, reserved from `disk_budget`.
   std::span<const int> on_disk = {};
   Budget* disk_budget = nullptr;
   std::string directory = {};
@@ -45,10 +46,10 @@ struct WeightPlacement {
 class ModelWeights {
  public:
   // Finds every tensor of the program in the source and checks its shape. Matrices stay in the
-  // mapped files, norms and biases are converted to f32. Columns of a shard are copied to memory of
-  // their own; rows that do not lie one after the other, as those of tensors that the files hold as
-  // one, are there for kernels behind Gather or MoveTo. With a shard, only its part of each tensor
-  // is looked at. `env` outlives the weights.
+  // mapped files, norms and biases are converted to f32. Columns of a shard, and rows that do not
+  // lie one after the other, as those of tensors that the files hold as one, are there for kernels
+  // behind Gather or MoveTo. With a shard, only its part of each tensor is looked at. `env`
+  // outlives the weights.
   static Result<std::unique_ptr<ModelWeights>> Load(Env* env, const ModelConfig& config,
                                                     const arch::Program& program,
                                                     std::unique_ptr<WeightSource> source,
@@ -97,7 +98,11 @@ class ModelWeights {
 
   ModelWeights(Env* env, std::unique_ptr<WeightSource> source, WeightTable table)
       : env_(env), source_(std::move(source)), table_(std::move(table)) {}
-  Status LoadMatrix(const SourceTensor& tensor, WeightPart* part);
+  void MapMatrix(const SourceTensor& tensor, WeightPart* part);
+  // Columns of a shard, from the files to memory of their own, unless they are there: one matrix,
+  // or those of a layer.
+  Status ReadColumns(WeightPart* part);
+  Status ReadColumns(int layer);
   Status LoadVectors(std::span<const SourceTensor> tensors);
   Status LoadParts(arch::TensorId head);
   Status Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool, const Shard* shard);
@@ -114,7 +119,11 @@ class ModelWeights {
   Status MoveToDevice(Device& device, Budget& budget);
   void GiveBackCopies(const std::function<bool(const WeightPart&)>& stays);
   Result<const WeightFile*> FileOf(size_t file);
+  // Random weights of a layer, or a part that is apart, go to the temporary file.
   Result<DiskBlock::Tensor> WriteToDisk(const WeightPlacement& to, int layer);
+  Result<DiskBlock::Tensor> WriteToDisk(const WeightPlacement& to, const WeightPart& part);
+  // `data` has `bytes` rounded up to kDirectAlignment.
+  Result<DiskBlock::Tensor> AppendToDisk(const WeightPlacement& to, std::byte* data, int64_t bytes);
   std::vector<UsedTensor> UsedTensors() const;
   // Memory for the zeros of all parts that have rows of them.
   void MakeZeros();
@@ -133,8 +142,9 @@ class ModelWeights {
   std::unique_ptr<Buffer> on_device_;
   std::vector<std::unique_ptr<Buffer>> host_blocks_;  // [layers], null where it is not there
   bool host_code_ = false;                            // what they hold
-  // Of layers on disk; the files by their number in the source, or the temporary one.
+  // Of layers on disk; the files by their number in the source.
   std::map<size_t, std::unique_ptr<WeightFile>> weight_files_;
+  std::unique_ptr<WeightFile> temporary_;                // null until something goes there
   std::vector<Reservation> on_disk_;                     // of the temporary file
   std::vector<std::unique_ptr<DiskBlock>> disk_blocks_;  // [layers], null where it is not there
 };

@@ -372,13 +372,6 @@ void ExpectHeadsToComputeWhatTheyDoInTheWhole(const ModelConfig& config) {
             .ok());
     EXPECT_EQ(run(*loaded.model, loaded.model->HostBlock(1).data()), expected);
     EXPECT_TRUE(loaded.model->CheckFinite(nullptr).ok());
-    // Columns are in no file as they are needed.
-    const Status disk = Load(&shard, config)
-                            .model->MoveTo(*device, {.host_budget = &budget,
-                                                     .streamed = {&streamed, 1},
-                                                     .on_disk = {&streamed, 1}});
-    EXPECT_EQ(disk.code(), StatusCode::kUnsupported);
-    EXPECT_THAT(disk.message(), HasSubstr("cannot stay on disk: a shard has columns of it"));
   }
 }
 

@@ -153,7 +153,7 @@ int64_t WeightTable::BlockBytes(int layer) const {
 
 WeightBytes WeightTable::Count() const {
   WeightBytes bytes;
-  std::vector<int64_t> layers(lists_.size() - 1), pieces(lists_.size() - 1);
+  std::vector<int64_t> layers(lists_.size() - 1), pieces = layers, apart = layers;
   bool encodes = true;
   for (const WeightPart& part : parts_) {
     if (!part.is_matrix()) {
@@ -164,12 +164,16 @@ WeightBytes WeightTable::Count() const {
     if (part.use == arch::Use::kRowTable) bytes.row_tables += part.bytes();
     if (!part.InLayerBlock()) continue;
     layers[static_cast<size_t>(part.layer)] += RoundUp(part.bytes(), kWeightAlignment);
-    pieces[static_cast<size_t>(part.layer)] += std::ssize(part.slice.rows);
+    pieces[static_cast<size_t>(part.layer)] += part.IsApart() ? 1 : std::ssize(part.slice.rows);
+    if (part.IsApart()) {
+      apart[static_cast<size_t>(part.layer)] += RoundUp(part.bytes(), int64_t{kDirectAlignment});
+    }
     encodes = encodes && part.dtype() == kWeightPage.dtype;
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     bytes.layer = std::max(bytes.layer, layers[i]);
     bytes.layer_read = std::max(bytes.layer_read, DiskBlock::MostReadBytes(layers[i], pieces[i]));
+    bytes.layer_apart = std::max(bytes.layer_apart, apart[i]);
   }
   if (encodes) bytes.layer_code = WeightCode(bytes.layer).bytes();
   return bytes;

@@ -28,10 +28,11 @@ inline constexpr int kNoLayer = -1;  // of tensors that belong to none
 struct WeightBytes {
   int64_t matrices = 0;
   int64_t vectors = 0;
-  int64_t row_tables = 0;  // of the matrices: those of which a step reads a row a token
-  int64_t layer = 0;       // of the matrices: those of the largest layer, side by side
-  int64_t layer_read = 0;  // host memory that these take on their way from disk
-  int64_t layer_code = 0;  // these in their lossless form; 0: not all of any layer's are bf16
+  int64_t row_tables = 0;   // of the matrices: those of which a step reads a row a token
+  int64_t layer = 0;        // of the matrices: those of the largest layer, side by side
+  int64_t layer_read = 0;   // host memory that these take on their way from disk
+  int64_t layer_apart = 0;  // the most that a layer of a source there takes besides its files
+  int64_t layer_code = 0;   // these in their lossless form; 0: not all of any layer's are bf16
   int64_t total() const { return matrices + vectors; }
 };
 
@@ -58,6 +59,8 @@ struct WeightPart {
   DType dtype() const { return is_matrix() ? ElementDType(type) : DType::kF32; }
   int64_t bytes() const { return count() * static_cast<int64_t>(DTypeBytes(dtype())); }
   bool InLayerBlock() const { return is_matrix() && layer != kNoLayer; }
+  // Whether some of what is held lies nowhere in the files as it is needed: columns, and zeros.
+  bool IsApart() const { return !slice.columns.empty() || zero_rows > 0; }
   bool MatchesShape(const std::vector<int64_t>& shape) const;
 };
 
