@@ -11,6 +11,30 @@
 namespace headway {
 namespace {
 
+// Whether a head that follows those of an item, in q, k and v and at the same distance in the open
+// pages, is one more of it: where each head is a group of its own, a sequence has one item, not one
+// for each.
+bool Join(RopeStoreItem* item, const RopeStoreItem& next, int64_t head_bytes) {
+  const auto behind = [&](const void* first, int heads, const void* last) {
+    return static_cast<const std::byte*>(first) + heads * head_bytes == last;
+  };
+  StoreKvItem& kv = item->kv;
+  if (next.kv.heads != 1 || next.table.cos != item->table.cos ||
+      !behind(item->q, item->query_heads, next.q) || !behind(kv.k, kv.heads, next.kv.k) ||
+      !behind(kv.v, kv.heads, next.kv.v)) {
+    return false;
+  }
+  const int64_t stride = kv.heads == 1 ? next.kv.to.k - kv.to.k : kv.to.head_stride;
+  const int64_t apart = kv.heads * stride;
+  if (stride <= 0 || next.kv.to.k - kv.to.k != apart || next.kv.to.v - kv.to.v != apart) {
+    return false;
+  }
+  kv.to.head_stride = stride;
+  item->query_heads += next.query_heads;
+  ++kv.heads;
+  return true;
+}
+
 // Of the memory of each path.
 constexpr int64_t kPathAlignment = 4096;
 
@@ -231,6 +255,7 @@ std::span<const RopeStoreItem> Executor::FindNew(int layer) {
   const Activations& act = context_.act;
   const int rotary_dim = context_.model.rotary_dim();
   const int64_t half = rotary_dim / 2;
+  const int64_t head_bytes = context_.ActivationBytes(shape.head_dim);
   for (int e = 0; e < batch_.size(); ++e) {
     const int64_t row = batch_[e].row;
     for (int group = 0; group <= context_.store.format().StreamingGroup(layer); ++group) {
@@ -251,6 +276,7 @@ std::span<const RopeStoreItem> Executor::FindNew(int layer) {
                    .kv_stride = act.qkv_stride,
                    .heads = run.heads,
                    .to = PagesOf(target, run)};
+        if (!store_items_.empty() && Join(&store_items_.back(), item, head_bytes)) continue;
         store_items_.push_back(item);
       }
     }

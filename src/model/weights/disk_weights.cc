@@ -1,5 +1,5 @@
-// What of ModelWeights stays on disk: matrices in the model's files, and in a temporary one what lies
-// in none as it is needed.
+// What of ModelWeights stays on disk: matrices in the model's files, and in a temporary one what
+// lies in none as it is needed.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
