@@ -105,6 +105,8 @@ class Step {
   // The first page of an entry's tokens in a layer, of a row.
   std::byte* FirstPage(const Entry& entry, SlabKind kind, int layer, int64_t row) const;
   int64_t RowStride(const Entry& entry, SlabKind kind) const;
+  // So many keys and values of a head group from there on.
+  PageRun NewPages(const Entry& entry, int layer, int group, int64_t slots) const;
   // As a segment of a group is begun, one behind it ceases to have recent keys.
   void PassBehind(const PageTable& table, int group, int segment);
   Status Grow(const Entry& entry, int layer, int group);

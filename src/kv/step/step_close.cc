@@ -11,7 +11,6 @@
 namespace headway::kv {
 
 void Step::EncodeClosedPages(const Entry& entry) {
-  constexpr SlabKind kKind = SlabKind::kKeysValues;
   std::vector<EncodePagesItem> items;
   for (int group = 0; entry.closing > 0 && group < cache_.format.head_groups(current_); ++group) {
     const int row = FirstRow(cache_.format, current_, group);
@@ -19,11 +18,7 @@ void Step::EncodeClosedPages(const Entry& entry) {
     EncodePagesItem item;
     item.heads = heads;
     item.unfit = cache_.buffers->unfit();
-    item.from = {.k = FirstPage(entry, kKind, current_, row),
-                 .v = FirstPage(entry, kKind, current_, row + heads),
-                 .page_stride = cache_.format.page_stride(),
-                 .head_stride = RowStride(entry, kKind),
-                 .count = entry.closing * cache_.math.slots()};
+    item.from = NewPages(entry, current_, group, entry.closing * cache_.math.slots());
     item.to = {.k = cache_.buffers->Encoded(current_, row, entry.encoded_page),
                .v = cache_.buffers->Encoded(current_, row + heads, entry.encoded_page),
                .page_stride = cache_.format.closed_stride(),
@@ -94,26 +89,16 @@ bool Step::Gathers(const Entry& entry, const Slab& slab) const {
 }
 
 bool Step::GatherClosedPages() {
-  constexpr SlabKind kKind = SlabKind::kKeysValues;
   const CacheFormat& format = cache_.format;
   bool all = format.pattern.StreamingIn(current_) == 0;
   std::vector<GatherSlotsItem> items;
   std::vector<Slab*> slabs;
   const auto gather = [&](const Entry& entry, int group, Slab& slab, int first) {
-    const int row = FirstRow(format, current_, group);
-    const int heads = format.HeadsIn(current_, group);
-    const PageRun page = RunIn(format, slab.data, first, 1);
-    for (int head = 0; head < heads; ++head) {
-      GatherSlotsItem item;
-      item.count = page.count;
-      item.from = {.k = FirstPage(entry, kKind, current_, row + head),
-                   .v = FirstPage(entry, kKind, current_, row + heads + head),
-                   .page_stride = format.page_stride(),
-                   .count = page.count};
-      item.to = page;
-      item.to.k += head * page.head_stride;
-      item.to.v += head * page.head_stride;
-      items.push_back(item);
+    const PageRun to = RunIn(format, slab.data, first, 1);
+    const PageRun from = NewPages(entry, current_, group, to.count);
+    for (int head = 0; head < format.HeadsIn(current_, group); ++head) {
+      const HeadRun run = {head, 1, head};
+      items.push_back({.from = PagesOf(from, run), .count = to.count, .to = PagesOf(to, run)});
     }
     slab.pages = first + 1;
     slabs.push_back(&slab);

@@ -27,6 +27,16 @@ int64_t Step::RowStride(const Entry& entry, SlabKind kind) const {
   return entry.appends ? pages.append_row_stride() : pages.open_row_stride();
 }
 
+PageRun Step::NewPages(const Entry& entry, int layer, int group, int64_t slots) const {
+  constexpr SlabKind kKind = SlabKind::kKeysValues;
+  const int row = FirstRow(cache_.format, layer, group);
+  return {.k = FirstPage(entry, kKind, layer, row),
+          .v = FirstPage(entry, kKind, layer, row + cache_.format.HeadsIn(layer, group)),
+          .page_stride = cache_.format.page_stride(),
+          .head_stride = RowStride(entry, kKind),
+          .count = slots};
+}
+
 void Step::EnterLayer(int next) {
   if (current_ == next) return;
   HEADWAY_CHECK(in_step_ && next == layers_closed_ && next < cache_.format.layers);
@@ -75,22 +85,15 @@ KeyRun Step::Tail(int entry_index, int layer, int group) {
 }
 
 KeyRun Step::AllOfTail(int entry_index, int layer, int group) {
-  constexpr SlabKind kKind = SlabKind::kKeysValues;
-  const CacheFormat& format = cache_.format;
   HEADWAY_CHECK(entry_index >= 0 && entry_index < static_cast<int>(entries_.size()));
-  HEADWAY_CHECK(group >= 0 && group <= format.StreamingGroup(layer));
+  HEADWAY_CHECK(group >= 0 && group <= cache_.format.StreamingGroup(layer));
   EnterLayer(layer);
   const Entry& entry = entries_[static_cast<size_t>(entry_index)];
-  const int row = FirstRow(format, layer, group);
   const int64_t pages_there =
       entry.appends ? cache_.buffers->append_pages() - entry.append_page : 1;
   KeyRun tail;
-  tail.pages = {.k = FirstPage(entry, kKind, layer, row),
-                .v = FirstPage(entry, kKind, layer, row + format.HeadsIn(layer, group)),
-                .page_stride = format.page_stride(),
-                .head_stride = RowStride(entry, kKind),
-                .count = entry.before % cache_.math.slots() + entry.tokens,
-                .readable = pages_there * cache_.math.slots()};
+  tail.pages = NewPages(entry, layer, group, entry.before % cache_.math.slots() + entry.tokens);
+  tail.pages.readable = pages_there * cache_.math.slots();
   tail.position = cache_.math.ClosedTokens(entry.before);
   return tail;
 }
