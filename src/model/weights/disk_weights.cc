@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -58,10 +57,7 @@ Result<DiskBlock::Tensor> ModelWeights::WriteToDisk(const WeightPlacement& to,
                                                     const WeightPart& part) {
   Result<std::byte*> memory = Own(RoundUp(part.bytes(), int64_t{kDirectAlignment}), part.layer);
   if (!memory.ok()) return memory.status();
-  std::byte* next = *memory;
-  for (const std::span<const std::byte> piece : PiecesOf(part)) {
-    next = std::copy(piece.begin(), piece.end(), next);
-  }
+  if (Status s = CopyPart(part, *memory); !s.ok()) return s;
   return AppendToDisk(to, *memory, part.bytes());
 }
 
@@ -74,7 +70,6 @@ Status ModelWeights::MoveToDisk(const WeightPlacement& to, int layer) {
     block = std::make_unique<DiskBlock>(std::vector<DiskBlock::Tensor>{*written});
     return OkStatus();
   }
-  if (Status s = ReadColumns(layer); !s.ok()) return s;
   std::vector<DiskBlock::Tensor> tensors;
   int64_t at = 0;
   for (const WeightPart& part : table_.parts()) {

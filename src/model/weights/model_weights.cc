@@ -113,8 +113,8 @@ Status ModelWeights::LoadParts(arch::TensorId head) {
     }
     part.type = tensor->type;
     MapMatrix(*tensor, &part);
-    if (!part.InLayerBlock()) {
-      if (Status s = ReadColumns(&part); !s.ok()) return s;
+    if (!part.InLayerBlock() && InColumns(part)) {
+      if (Status s = Hold(&part); !s.ok()) return s;
     }
     if (part.on_host != nullptr) table_.Point(part, part.on_host);
   }
@@ -140,25 +140,25 @@ void ModelWeights::MapMatrix(const SourceTensor& tensor, WeightPart* part) {
   part->mapped = true;
 }
 
-Status ModelWeights::ReadColumns(WeightPart* part) {
-  if (part->slice.columns.empty() || part->on_host != nullptr || source_ == nullptr) {
+Status ModelWeights::CopyPart(const WeightPart& part, std::byte* to) const {
+  if (!InColumns(part)) {
+    for (const std::span<const std::byte> piece : PiecesOf(part)) {
+      to = std::copy(piece.begin(), piece.end(), to);
+    }
     return OkStatus();
   }
-  const Result<SourceTensor> tensor = source_->Find(part->name);
+  const Result<SourceTensor> tensor = source_->Find(part.name);
   if (!tensor.ok()) return tensor.status();
-  Result<std::byte*> memory = Own(part->bytes(), part->layer);
-  if (!memory.ok()) return memory.status();
-  if (Status s = source_->Read(*tensor, part->slice, *memory); !s.ok()) return s;
-  MakeRoomForZeros(*part, *memory);
-  part->on_host = *memory;
+  if (Status s = source_->Read(*tensor, part.slice, to); !s.ok()) return s;
+  MakeRoomForZeros(part, to);
   return OkStatus();
 }
 
-Status ModelWeights::ReadColumns(int layer) {
-  for (WeightPart& part : table_.parts()) {
-    if (!part.InLayerBlock() || part.layer != layer) continue;
-    if (Status s = ReadColumns(&part); !s.ok()) return s;
-  }
+Status ModelWeights::Hold(WeightPart* part) {
+  const Result<std::byte*> memory = Own(part->bytes(), part->layer);
+  if (!memory.ok()) return memory.status();
+  if (Status s = CopyPart(*part, *memory); !s.ok()) return s;
+  part->on_host = *memory;
   return OkStatus();
 }
 
@@ -182,18 +182,7 @@ Status ModelWeights::Gather() {
   for (WeightPart& part : table_.parts()) {
     const bool streams = part.InLayerBlock() && Streams(part.layer);
     if (part.on_host != nullptr || part.count() == 0 || streams) continue;
-    if (!part.slice.columns.empty()) {
-      if (Status s = ReadColumns(&part); !s.ok()) return s;
-      table_.Point(part, part.on_host);
-      continue;
-    }
-    Result<std::byte*> memory = Own(part.bytes(), part.layer);
-    if (!memory.ok()) return memory.status();
-    std::byte* next = *memory;
-    for (const std::span<const std::byte> piece : PiecesOf(part)) {
-      next = std::copy(piece.begin(), piece.end(), next);
-    }
-    part.on_host = *memory;
+    if (Status s = Hold(&part); !s.ok()) return s;
     table_.Point(part, part.on_host);
   }
   return OkStatus();
@@ -222,9 +211,12 @@ Status ModelWeights::LoadVectors(std::span<const SourceTensor> tensors) {
   return OkStatus();
 }
 
-void ModelWeights::CopyBlock(ThreadPool* pool, int layer, std::byte* to) const {
+Status ModelWeights::CopyBlock(ThreadPool* pool, int layer, std::byte* to) const {
   for (const WeightPart& part : parts()) {
     if (!part.InLayerBlock() || part.layer != layer) continue;
+    if (InColumns(part)) {
+      if (Status s = CopyPart(part, to); !s.ok()) return s;
+    }
     std::byte* copied = to;
     for (const std::span<const std::byte> piece : PiecesOf(part)) {
       ForEachChunk(pool, std::ssize(piece), kScanChunk, [&](int64_t begin, int64_t end) {
@@ -234,6 +226,7 @@ void ModelWeights::CopyBlock(ThreadPool* pool, int layer, std::byte* to) const {
     }
     to += RoundUp(part.bytes(), kWeightAlignment);
   }
+  return OkStatus();
 }
 
 void ModelWeights::LeaveBlock(int layer) {
@@ -246,12 +239,11 @@ void ModelWeights::LeaveBlock(int layer) {
 Status ModelWeights::MoveToHost(Device& device, const WeightPlacement& to, int layer) {
   std::unique_ptr<Buffer>& block = host_blocks_[static_cast<size_t>(layer)];
   if (block != nullptr) return OkStatus();
-  if (Status s = ReadColumns(layer); !s.ok()) return s;
   if (to.lossless) return EncodeToHost(device, to, layer);
   Result<std::unique_ptr<Buffer>> memory =
       device.AllocateHost(*to.host_budget, static_cast<size_t>(BlockBytes(layer)), "weights");
   if (!memory.ok()) return memory.status();
-  CopyBlock(to.pool, layer, (*memory)->data());
+  if (Status s = CopyBlock(to.pool, layer, (*memory)->data()); !s.ok()) return s;
   std::byte* next = (*memory)->data();
   for (WeightPart& part : table_.parts()) {
     if (!part.InLayerBlock() || part.layer != layer) continue;
@@ -272,7 +264,7 @@ Status ModelWeights::EncodeToHost(Device& device, const WeightPlacement& to, int
   if (!memory.ok()) return memory.status();
   Result<std::byte*> block = Own(BlockBytes(layer), layer);
   if (!block.ok()) return block.status();
-  CopyBlock(to.pool, layer, *block);
+  if (Status s = CopyBlock(to.pool, layer, *block); !s.ok()) return s;
   std::byte* const code = (*memory)->data();
   std::atomic<bool> fits = true;
   ForEachChunk(to.pool, layout.pages(), kPages, [&](int64_t begin, int64_t end) {
@@ -309,8 +301,8 @@ Status ModelWeights::MoveToDevice(Device& device, Budget& budget) {
   };
   int64_t bytes = 0;
   for (WeightPart& part : table_.parts()) {
-    if (stays(part)) continue;
-    if (Status s = ReadColumns(&part); !s.ok()) return s;
+    if (stays(part) || !InColumns(part)) continue;
+    if (Status s = Hold(&part); !s.ok()) return s;
   }
   for (const WeightPart& part : parts()) {
     bytes += stays(part) ? 0 : RoundUp(part.bytes(), kWeightAlignment);

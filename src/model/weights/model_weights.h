@@ -99,10 +99,14 @@ class ModelWeights {
   ModelWeights(Env* env, std::unique_ptr<WeightSource> source, WeightTable table)
       : env_(env), source_(std::move(source)), table_(std::move(table)) {}
   void MapMatrix(const SourceTensor& tensor, WeightPart* part);
-  // Columns of a shard, from the files to memory of their own, unless they are there: one matrix,
-  // or those of a layer.
-  Status ReadColumns(WeightPart* part);
-  Status ReadColumns(int layer);
+  // Fills `to` with the part; columns of a shard that are nowhere else come from the files.
+  Status CopyPart(const WeightPart& part, std::byte* to) const;
+  // The part gets memory of its own on the host.
+  Status Hold(WeightPart* part);
+  // Whether the files have the part in pieces of which it is nowhere put together yet.
+  bool InColumns(const WeightPart& part) const {
+    return part.on_host == nullptr && source_ != nullptr && !part.slice.columns.empty();
+  }
   Status LoadVectors(std::span<const SourceTensor> tensors);
   Status LoadParts(arch::TensorId head);
   Status Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool, const Shard* shard);
@@ -110,7 +114,7 @@ class ModelWeights {
   Result<std::byte*> Own(int64_t bytes, int layer);
   void Disown(int layer);
   // Copies the matrices of a layer as its block has them.
-  void CopyBlock(ThreadPool* pool, int layer, std::byte* to) const;
+  Status CopyBlock(ThreadPool* pool, int layer, std::byte* to) const;
   Status MoveToHost(Device& device, const WeightPlacement& to, int layer);
   Status EncodeToHost(Device& device, const WeightPlacement& to, int layer);
   // The matrices of a layer are read by blocks alone from now on, or from the files.

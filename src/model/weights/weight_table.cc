@@ -164,9 +164,11 @@ WeightBytes WeightTable::Count() const {
     if (part.use == arch::Use::kRowTable) bytes.row_tables += part.bytes();
     if (!part.InLayerBlock()) continue;
     layers[static_cast<size_t>(part.layer)] += RoundUp(part.bytes(), kWeightAlignment);
-    pieces[static_cast<size_t>(part.layer)] += part.IsApart() ? 1 : std::ssize(part.slice.rows);
     if (part.IsApart()) {
+      ++pieces[static_cast<size_t>(part.layer)];
       apart[static_cast<size_t>(part.layer)] += RoundUp(part.bytes(), int64_t{kDirectAlignment});
+    } else {
+      pieces[static_cast<size_t>(part.layer)] += std::ssize(part.slice.rows);
     }
     encodes = encodes && part.dtype() == kWeightPage.dtype;
   }
