@@ -46,14 +46,8 @@ TEST(EngineTpDrafts, GreedyTokensAreThoseOfOneRank) {
       for (const bool paced : {false, true}) {
         EngineOptions options = Drafting(ranks, by);
         options.freeze_plan = !paced;
-        const std::unique_ptr<Engine> engine = Open(kDemo, options);
-        ASSERT_NE(engine, nullptr);
-        Result<std::unique_ptr<Context>> context = engine->NewContext({{1260}});
-        ASSERT_TRUE(context.ok()) << context.status().message();
-        const Result<Generation> made = GenerateOne(**context, request);
-        ASSERT_TRUE(made.ok()) << made.status().message();
-        EXPECT_EQ(made->tokens, plain) << by << " on " << ranks;
-        const Timings timings = (*context)->timings();
+        Timings timings;
+        EXPECT_EQ(Fresh(kDemo, options, request, &timings).tokens, plain) << by << " on " << ranks;
         if (paced) continue;
         EXPECT_GT(timings.drafted_tokens, 30) << by;
         EXPECT_GT(timings.accepted_drafts, timings.drafted_tokens / 2) << by;
@@ -144,14 +138,9 @@ TEST(EngineTpDrafts, AreVerifiedOverPartsOfHeads) {
     options.tensor_parallel = 3;
     options.device = testing::DeviceOfRanks(3);
     options.assignment = assignment;
-    const std::unique_ptr<Engine> engine = Open(kDemo, options);
-    ASSERT_NE(engine, nullptr);
-    Result<std::unique_ptr<Context>> context = engine->NewContext({{750}});
-    ASSERT_TRUE(context.ok()) << context.status().message();
-    const Result<Generation> made = GenerateOne(**context, request);
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    EXPECT_EQ(made->tokens, plain) << assignment;
-    EXPECT_GT((*context)->timings().accepted_drafts, 8) << assignment;
+    Timings timings;
+    EXPECT_EQ(Fresh(kDemo, options, request, &timings).tokens, plain) << assignment;
+    EXPECT_GT(timings.accepted_drafts, 8) << assignment;
   }
 }
 

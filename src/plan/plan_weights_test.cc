@@ -154,13 +154,19 @@ TEST(Plan, WeightsThatHostMemoryDoesNotHoldComeFromDisk) {
   EXPECT_EQ(on_disk(kGiB), 5);
 }
 
-// On their own, such as random ones, they take of the disk's budget.
-TEST(Plan, WeightsInNoFileTakeDiskMemory) {
+// Two layers of eight fit into host memory.
+PlanRequest FromDisk(int64_t layer_disk_bytes) {
   PlanRequest request = OnDevice(4096, kGiB);
   request.weight_layers = 0;
   request.layer_read_bytes = 4 * kMiB;
-  request.layer_disk_bytes = request.layer_weight_bytes;
+  request.layer_disk_bytes = layer_disk_bytes;
   request.budgets.host = 14 * kMiB;  // 2 × 3 + 2 × 4
+  return request;
+}
+
+// On their own, such as random ones, they take of the disk's budget.
+TEST(Plan, WeightsInNoFileTakeDiskMemory) {
+  PlanRequest request = FromDisk(OnDevice(4096, kGiB).layer_weight_bytes);
   EXPECT_EQ(MakePlan(request).status().code(), StatusCode::kOutOfBudget);
   EXPECT_EQ(FindSmallestBudgets(request).disk, 18 * kMiB);
   request.budgets.disk = 18 * kMiB;
@@ -173,11 +179,7 @@ TEST(Plan, WeightsInNoFileTakeDiskMemory) {
 
 // Of ranks some of a layer lies in the files and some, in columns, does not.
 TEST(Plan, WeightsInFilesAndNotTakeDiskMemoryForTheRest) {
-  PlanRequest request = OnDevice(4096, kGiB);
-  request.weight_layers = 0;
-  request.layer_read_bytes = 4 * kMiB;
-  request.layer_disk_bytes = kMiB;
-  request.budgets.host = 14 * kMiB;
+  PlanRequest request = FromDisk(kMiB);
   EXPECT_EQ(FindSmallestBudgets(request).disk, 6 * kMiB);
   request.budgets.disk = 6 * kMiB;
   const Result<Plan> plan = MakePlan(request);

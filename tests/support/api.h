@@ -65,13 +65,14 @@ inline Result<Generation> GenerateOne(Context& context, const Request& request) 
 }
 
 inline Generation Fresh(const std::string& model, const EngineOptions& options,
-                        const Request& request) {
+                        const Request& request, Timings* timings = nullptr) {
   std::unique_ptr<Engine> engine = Open(model, options);
   Result<std::unique_ptr<Context>> context =
       engine->NewContext({{static_cast<int64_t>(request.prompt.size()) + request.max_tokens}});
   EXPECT_TRUE(context.ok()) << context.status().message();
   Result<Generation> result = GenerateOne(**context, request);
   EXPECT_TRUE(result.ok()) << result.status().message();
+  if (timings != nullptr) *timings = (*context)->timings();
   return *result;
 }
 
