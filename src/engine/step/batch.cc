@@ -1,5 +1,7 @@
 #include "engine/step/batch.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/check.h"
 
@@ -22,8 +24,10 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entry.rope = input.rope;
     entry.observed = input.observed;
     entry.drafting = input.drafting;
-    entry.split = RoundUp(context_.kernels.DecodeSplit(entry.position + entry.tokens,
-                                                       context_.model.shape().kv_heads),
+    // Of heads that keep few keys of a long text the parts are those of a text of so many keys.
+    const int64_t length = entry.position + entry.tokens;
+    const int64_t keys = limits.keys > 0 ? std::min(length, limits.keys) : length;
+    entry.split = RoundUp(context_.kernels.DecodeSplit(keys, context_.model.shape().kv_heads),
                           limits.page_slots);
     HEADWAY_CHECK(entry.drafts == 0 || (entry.decode && entry.drafts <= limits.drafts));
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits.length);

@@ -167,8 +167,8 @@ struct KeyRange {
 
 // Keys below this index were stored by earlier steps, and may be read before the kernels of this
 // step are done: a step begins with Embed, which lets nothing start before all work ahead of it is
-// done, and RopeStoreKv stores keys from q_position on. (StoreKv, which may store any, lets nothing
-// start before its own end.)
+// done, and RopeStoreKv stores keys from q_position on. (StoreKv and GatherSlots, which may write any,
+// let nothing start before their own end.)
 __device__ inline int64_t KeysOfEarlierSteps(const DecodeItem& item) {
   return item.positions == nullptr ? item.q_position - item.position : 0;
 }

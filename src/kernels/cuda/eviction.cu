@@ -142,7 +142,7 @@ __device__ inline int64_t OffsetOf(const GatherShape& shape, int64_t page_stride
 
 // A thread takes 16 bytes of K and of V.
 __global__ void __launch_bounds__(kThreads) Gather(const __grid_constant__ GatherBatch batch) {
-  FollowPrevious();
+  WaitForPrevious();  // and lets nothing start before its end, for KeysOfEarlierSteps
   const int at = ItemOfBlock(batch);
   const GatherItem& item = batch.items[at];
   const int chunks = batch.shape.row_bytes / 16;
