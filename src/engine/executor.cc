@@ -91,9 +91,6 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       reads_(context_, batch_),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
-      // Of what is kept of prompts all is on the device: nothing is fetched ahead, and a batch has
-      // many ranges, which the device need not wait for.
-      takes_by_layer_(limits.keys > 0),
       weights_(parts.weights) {
   const ModelShape& shape = context_.shape;
   context_.communicator = parts.communicator;
@@ -118,7 +115,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
         {context_, batch_, reads_, *board_, memory_->data() + path_memory.offsets[i], parts.host,
          static_cast<int>(paths_.size()), parts.salience, parts.demoted});
     if (path == nullptr) continue;
-    takes_by_layer_ = takes_by_layer_ || path->ChoosesByQuery();
+    chooses_by_query_ = chooses_by_query_ || path->ChoosesByQuery();
     keep_x_ = keep_x_ || path->WantsX();
     paths_.push_back(std::move(path));
   }
@@ -142,6 +139,8 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   turns_->Begin();
   if (Status s = BeginStep(inputs); !s.ok()) return s;
   reads_.Begin();
+  // Where nothing is brought ahead the device need not wait until all layers' ranges are there.
+  takes_by_layer_ = chooses_by_query_ || context_.store.reads().AllOnDevice();
   for (int layer = 0; !takes_by_layer_ && layer < context_.shape.layers; ++layer) {
     TakeRanges(layer);
   }

@@ -142,6 +142,7 @@ class Executor {
   std::unique_ptr<QueryMoments> moments_;
   StepSeen seen_;                                      // or null
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
+  bool chooses_by_query_ = false;                      // some of them does
   bool takes_by_layer_ = false;                        // not all layers' ranges before the first
   bool keep_x_ = false;                                // some of them wants X
   WeightStream* const weights_;                        // or null

@@ -175,6 +175,13 @@ void StepReads::FinishInPlace(std::span<const SlabRead> reads) {
   }
 }
 
+bool StepReads::AllOnDevice() const {
+  const auto elsewhere = [&](SlabKind kind) {
+    return cache_.slabs->Count(kind, Tier::kHost) + cache_.slabs->Count(kind, Tier::kDisk);
+  };
+  return elsewhere(SlabKind::kKeysValues) + elsewhere(SlabKind::kX) == 0;
+}
+
 bool StepReads::ReadsPages() const { return cache_.listed_pages != nullptr; }
 
 std::span<std::byte* const> StepReads::PageFrames() const { return cache_.listed_pages->frames(); }

@@ -57,6 +57,9 @@ class StepReads {
   // The kernels that read them are enqueued on the compute stream.
   void FinishInPlace(std::span<const SlabRead> reads);
 
+  // No slab of any sequence is elsewhere: there is nothing to bring ahead of use.
+  bool AllOnDevice() const;
+
   // --- Single pages of slabs on disk that are held, for kernels that read memory of the host.
   bool ReadsPages() const;
   // Place i is that of page i % segment_pages in frame i / segment_pages.
