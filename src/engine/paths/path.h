@@ -41,8 +41,8 @@ struct PathParts {
 };
 
 // What a step calls, in this order: BeginStep; Take for each layer, before the first layer, or
-// where some path ChoosesByQuery or all pages are on the device, at each layer's beginning; and for each layer BeginLayer, Attend
-// for each head group, EndLayer, PagesClosed; EndStep.
+// where some path ChoosesByQuery or all pages are on the device, at each layer's beginning; and for
+// each layer BeginLayer, Attend for each head group, EndLayer, PagesClosed; EndStep.
 class AttentionPath {
  public:
   virtual ~AttentionPath() = default;

@@ -93,16 +93,16 @@ bool ParamsAligned(const PageRun& pages, int64_t bytes) {
          pages.params_page_stride % bytes == 0 && pages.params_head_stride % bytes == 0;
 }
 
-// Those of the items that are in the format's encoding, or in none where it has none, kItems in a
-// launch.
-template <int kItems>
+// Those of the items that are in the format's encoding, or in none where it has none, as many in a
+// launch as a batch takes.
+template <typename Batch>
 cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType activation, int group,
                         const AttentionParams& params, std::span<const AttentionItem> items) {
   const bool encoded = format.encoding != Encoding::kNone;
   const auto takes = [&](const AttentionItem& item) {
     return (item.keys.pages.params != nullptr) == encoded;
   };
-  DecodeBatchOf<kItems> batch = {};
+  Batch batch = {};
   batch.aligned = 1;
   int64_t queries = 0;
   for (const AttentionItem& item : items) {
@@ -136,11 +136,12 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
         CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
     if (more == 0) continue;
     if (more > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
-    if (batch.items_count == kItems || blocks + more > std::numeric_limits<int32_t>::max()) {
+    const DecodeItem on_gpu = ToDecodeItem(item, group, block_queries);
+    if (!batch.Takes(on_gpu) || blocks + more > std::numeric_limits<int32_t>::max()) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
-    batch.items[batch.items_count] = ToDecodeItem(item, group, block_queries);
+    batch.Put(on_gpu);
     ++batch.items_count;
     blocks += more;
   }
@@ -171,14 +172,17 @@ cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType ac
   }
   if (format.encoding != Encoding::kNone) {
     const cudaError_t error =
-        AttendAlike<kItemsPerLaunch>(stream, format, activation, group, params, items);
+        AttendAlike<DecodeBatch>(stream, format, activation, group, params, items);
     if (error != cudaSuccess) return error;
   }
   PageFormat plain = format;
   plain.encoding = Encoding::kNone;
-  const bool many = items.size() > kItemsPerLaunch && plain.dtype != DType::kF32;
-  return many ? AttendAlike<kManyItems>(stream, plain, activation, group, params, items)
-              : AttendAlike<kItemsPerLaunch>(stream, plain, activation, group, params, items);
+  const bool many = items.size() > DecodeBatch::kItems && plain.dtype != DType::kF32 &&
+                    std::all_of(items.begin(), items.end(), [](const AttentionItem& item) {
+                      return item.keys.positions == nullptr;
+                    });
+  return many ? AttendAlike<DecodeManyBatch>(stream, plain, activation, group, params, items)
+              : AttendAlike<DecodeBatch>(stream, plain, activation, group, params, items);
 }
 
 }  // namespace headway::cuda

@@ -23,6 +23,7 @@ struct Divisor {
   uint32_t multiplier;
   int32_t shift;
 
+  bool operator==(const Divisor&) const = default;
   // With 2^s >= divisor, ceil(2^(31 + s) / divisor) is too large by less than one part in 2^31,
   // which no quotient notices.
   static Divisor Of(int64_t divisor) {
@@ -67,6 +68,8 @@ struct DecodeItem {
   int32_t merge;
   Divisor parts;
   Divisor tiles;  // blocks that share the queries of a KV head
+
+  bool operator==(const DecodeItem&) const = default;
 };
 
 // What the items of a launch share.
@@ -88,18 +91,91 @@ struct DecodeShape {
   int32_t q_dtype;
 };
 
-// The parameters of one launch, which takes the longer the more they are: those of a few sequences,
-// and those of many or of heads whose pages lie apart.
-template <int kItems>
-struct DecodeBatchOf : DecodeShape {
+// The parameters of one launch, which takes the longer the more they are. Those of a few sequences:
+struct DecodeBatch : DecodeShape {
+  static constexpr int kItems = 20;
+
   int32_t first_block[kItems];
   DecodeItem items[kItems];
+
+  __device__ const DecodeItem& Item(int at) const { return items[at]; }
+  bool Takes(const DecodeItem& /*item*/) const { return items_count < kItems; }
+  void Put(const DecodeItem& item) { items[items_count] = item; }
 };
-inline constexpr int kItemsPerLaunch = 20;
-inline constexpr int kManyItems = 160;
-using DecodeBatch = DecodeBatchOf<kItemsPerLaunch>;
-using DecodeManyBatch = DecodeBatchOf<kManyItems>;
-static_assert(sizeof(DecodeBatch) <= 4096 && sizeof(DecodeManyBatch) <= kParametersMax);
+static_assert(sizeof(DecodeBatch) <= 4096);
+
+// What the items of many sequences, or of heads whose pages lie apart, do not have in common.
+struct ManyItem {
+  const void* q;
+  const std::byte* k;
+  const std::byte* v;
+  float* o;
+  float* lse;
+  int64_t page_stride;
+  int64_t head_stride;
+  int64_t ahead;  // of the query's position; the first key's is 0
+  int32_t first_slot;
+  int32_t count;
+  int32_t split;
+  Divisor parts;
+
+  // Writes what is here to an item, or, so that items can be compared, zeros.
+  __host__ __device__ void To(DecodeItem* item) const {
+    item->q = q;
+    item->k = k;
+    item->v = v;
+    item->o = o;
+    item->lse = lse;
+    item->page_stride = page_stride;
+    item->head_stride = head_stride;
+    item->q_position = ahead;
+    item->position = 0;
+    item->first_slot = first_slot;
+    item->count = count;
+    item->split = split;
+    item->parts = parts;
+  }
+};
+
+// Those: items in pages without parameters, whose positions ascend by one.
+struct DecodeManyBatch : DecodeShape {
+  static constexpr int kItems = 350;
+
+  DecodeItem common;
+  int32_t first_block[kItems];
+  ManyItem items[kItems];
+
+  __device__ DecodeItem Item(int at) const {
+    DecodeItem item = common;
+    items[at].To(&item);
+    return item;
+  }
+  bool Takes(const DecodeItem& item) const {
+    return items_count == 0 || (items_count < kItems && Common(item) == common);
+  }
+  void Put(const DecodeItem& item) {
+    if (items_count == 0) common = Common(item);
+    items[items_count] = {.q = item.q,
+                          .k = item.k,
+                          .v = item.v,
+                          .o = item.o,
+                          .lse = item.lse,
+                          .page_stride = item.page_stride,
+                          .head_stride = item.head_stride,
+                          .ahead = item.q_position - item.position,
+                          .first_slot = item.first_slot,
+                          .count = item.count,
+                          .split = item.split,
+                          .parts = item.parts};
+  }
+
+ private:
+  static DecodeItem Common(DecodeItem item) {
+    ManyItem{}.To(&item);
+    return item;
+  }
+};
+static_assert(sizeof(DecodeManyBatch) <= kParametersMax);
 
 // What one block does: keys [begin, end) of a KV head for some of its queries. Query i of a head is
 // query head i % group of token i / group.
@@ -113,8 +189,8 @@ struct BlockWork {
   int end;
 };
 
-template <int kItems>
-__device__ inline BlockWork FindWork(const DecodeBatchOf<kItems>& batch, int block_queries) {
+template <typename Batch>
+__device__ inline BlockWork FindWork(const Batch& batch, int block_queries) {
   int low = 0;
   int high = batch.items_count - 1;
   const int block = static_cast<int>(blockIdx.x);
@@ -126,7 +202,7 @@ __device__ inline BlockWork FindWork(const DecodeBatchOf<kItems>& batch, int blo
       high = middle - 1;
     }
   }
-  const DecodeItem& item = batch.items[low];
+  const DecodeItem& item = batch.Item(low);
   // Blocks that share keys are neighbours, so that only one of them reads from memory.
   const int tile_index = block - batch.first_block[low];
   const int part_index = item.tiles.Divide(tile_index);
@@ -167,8 +243,8 @@ struct KeyRange {
 
 // Keys below this index were stored by earlier steps, and may be read before the kernels of this
 // step are done: a step begins with Embed, which lets nothing start before all work ahead of it is
-// done, and RopeStoreKv stores keys from q_position on. (StoreKv and GatherSlots, which may write any,
-// let nothing start before their own end.)
+// done, and RopeStoreKv stores keys from q_position on. (StoreKv and GatherSlots, which may write
+// any, let nothing start before their own end.)
 __device__ inline int64_t KeysOfEarlierSteps(const DecodeItem& item) {
   return item.positions == nullptr ? item.q_position - item.position : 0;
 }

@@ -291,10 +291,10 @@ __device__ __forceinline__ void WriteOutputs(const BlockKeys& keys, const Lane& 
   });
 }
 
-template <DType kType, int kDim, int kTiles, int kItems>
+template <DType kType, int kDim, int kTiles, typename Batch>
 __global__ void __launch_bounds__(MmaShape<kType, kDim, kTiles>::kWarps* kWarp,
                                   MmaShape<kType, kDim, kTiles>::kBlocks)
-    DecodeMma(const __grid_constant__ DecodeBatchOf<kItems> batch) {
+    DecodeMma(const __grid_constant__ Batch batch) {
   LetNextStart();
   using Shape = MmaShape<kType, kDim, kTiles>;
   constexpr int kChunk = Shape::kChunk;
@@ -303,7 +303,9 @@ __global__ void __launch_bounds__(MmaShape<kType, kDim, kTiles>::kWarps* kWarp,
   __shared__ KeyRange ranges[Shape::kQueries];  // of the tokens
   __shared__ KeyRange seen[Shape::kQueries];
 
-  const BlockKeys keys = FindKeys(batch, Shape::kQueries, Shape::kElementBytes * 8, ranges);
+  const BlockWork work = FindWork(batch, Shape::kQueries);
+  const DecodeItem& item = batch.Item(work.item);
+  const BlockKeys keys = FindKeys(batch, item, work, Shape::kElementBytes * 8, ranges);
   const Lane lane = ThisLane();
   const int end = keys.some.end;
 
@@ -356,11 +358,10 @@ __global__ void __launch_bounds__(MmaShape<kType, kDim, kTiles>::kWarps* kWarp,
   WriteOutputs<Shape>(keys, lane, max, sum, o, states);
 }
 
-template <DType kType, int kItems>
-cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatchOf<kItems>& batch, int block_queries,
-                      int blocks) {
+template <DType kType, typename Batch>
+cudaError_t LaunchMma(cudaStream_t stream, const Batch& batch, int block_queries, int blocks) {
   return LaunchForShape(batch.head_dim, block_queries, [&]<int kDim, int kTiles>() {
-    return LaunchKernel(DecodeMma<kType, kDim, kTiles, kItems>, blocks,
+    return LaunchKernel(DecodeMma<kType, kDim, kTiles, Batch>, blocks,
                         MmaShape<kType, kDim, kTiles>::kWarps * kWarp, 0, stream, batch);
   });
 }

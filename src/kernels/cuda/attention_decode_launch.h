@@ -13,9 +13,8 @@ namespace headway::cuda {
 
 // A launch of `blocks` blocks over items without parameters, `block_queries` (8 or 16) queries
 // each, on tensor cores.
-template <DType kType, int kItems>
-cudaError_t LaunchMma(cudaStream_t stream, const DecodeBatchOf<kItems>& batch, int block_queries,
-                      int blocks);
+template <DType kType, typename Batch>
+cudaError_t LaunchMma(cudaStream_t stream, const Batch& batch, int block_queries, int blocks);
 extern template cudaError_t LaunchMma<DType::kBF16>(cudaStream_t, const DecodeBatch&, int, int);
 extern template cudaError_t LaunchMma<DType::kF16>(cudaStream_t, const DecodeBatch&, int, int);
 extern template cudaError_t LaunchMma<DType::kBF16>(cudaStream_t, const DecodeManyBatch&, int, int);

@@ -39,12 +39,10 @@ struct BlockKeys {
   int slot_bytes;  // of a key, or a value
 };
 
-// Fills `ranges` for the tokens of the block. Ends with a barrier.
-template <int kItems>
-__device__ __forceinline__ BlockKeys FindKeys(const DecodeBatchOf<kItems>& batch, int block_queries,
-                                              int element_bits, KeyRange* ranges) {
-  const BlockWork work = FindWork(batch, block_queries);
-  const DecodeItem& item = batch.items[work.item];
+// Fills `ranges` for the tokens of the block, whose item this is. Ends with a barrier.
+__device__ __forceinline__ BlockKeys FindKeys(const DecodeShape& batch, const DecodeItem& item,
+                                              const BlockWork& work, int element_bits,
+                                              KeyRange* ranges) {
   FindRanges(batch, item, work, ranges);
   const int first_token = batch.group.Divide(work.first_query);
   const int last_token = batch.group.Divide(work.first_query + work.queries - 1);
@@ -58,6 +56,11 @@ __device__ __forceinline__ BlockKeys FindKeys(const DecodeBatchOf<kItems>& batch
           .v = item.v + work.head * item.head_stride,
           .head_dim = batch.head_dim,
           .slot_bytes = batch.head_dim * element_bits / 8};
+}
+__device__ __forceinline__ BlockKeys FindKeys(const DecodeBatch& batch, int block_queries,
+                                              int element_bits, KeyRange* ranges) {
+  const BlockWork work = FindWork(batch, block_queries);
+  return FindKeys(batch, batch.Item(work.item), work, element_bits, ranges);
 }
 
 // The keys that each query sees; those behind the block's last query see none.
