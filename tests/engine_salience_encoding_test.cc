@@ -119,8 +119,7 @@ class SalientEncodings : public ::testing::TestWithParam<Encoding> {
       outputs.clear();
       const int64_t position = lists[0][0].back();
       if ((position + 1) % config.page_slots == 0) return;
-      const int64_t before =
-          kv::TokensBefore(config.salience, position, config.page_slots);
+      const int64_t before = kv::TokensBefore(config.salience, position, config.page_slots);
       others += ExpectOutputs({decode.harness(), model_->shape(), decode.sequence(), lists},
                               of_step, before);
       checked += model_->shape().layers * model_->shape().query_heads;
@@ -156,8 +155,7 @@ TEST_P(SalientEncodings, SummariesChooseWhatCodesStandFor) {
 
 // The logits of steps behind the prompt.
 LogitRows RowsOf(Model& model, const HarnessConfig& config) {
-  Result<std::unique_ptr<StepHarness>> h =
-      StepHarness::Create(model, config, 1, kPrompt + kSteps);
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 1, kPrompt + kSteps);
   EXPECT_TRUE(h.ok()) << h.status().message();
   if (!h.ok()) return {};
   const std::vector<TokenId> tokens = Tokens();

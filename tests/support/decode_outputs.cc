@@ -69,8 +69,7 @@ double Distance(std::span<const float> a, std::span<const double> b) {
 }  // namespace
 
 void RecordingKernels::Attend(Stream& stream, const PageFormat& format, int group,
-                              const AttentionParams& params,
-                              std::span<const AttentionItem> items) {
+                              const AttentionParams& params, std::span<const AttentionItem> items) {
   ForwardingKernels::Attend(stream, format, group, params, items);
   for (const AttentionItem& item : items) {
     if (item.split == 0) continue;  // no decode

@@ -31,7 +31,7 @@ inline EngineOptions Reselecting(int64_t steps, int64_t window) {
 // What is said in `turns` turns of a conversation, of which each but the first goes on with some
 // tokens of the text.
 inline std::vector<std::vector<TokenId>> Turns(Engine& engine, std::vector<Request> requests,
-                                        const std::vector<int64_t>& slots, int turns) {
+                                               const std::vector<int64_t>& slots, int turns) {
   Result<std::unique_ptr<Context>> context = engine.NewContext({slots});
   EXPECT_TRUE(context.ok()) << context.status().message();
   std::vector<std::vector<TokenId>> tokens;
@@ -54,7 +54,8 @@ inline std::vector<std::vector<TokenId>> Turns(Engine& engine, std::vector<Reque
 }
 
 // The likelihood of what is behind the first `prompt` tokens, read one by one.
-inline double Behind(const EngineOptions& options, const std::vector<TokenId>& tokens, int64_t prompt) {
+inline double Behind(const EngineOptions& options, const std::vector<TokenId>& tokens,
+                     int64_t prompt) {
   std::unique_ptr<Engine> engine = Open(kDemo, options);
   Result<std::unique_ptr<Context>> context =
       engine->NewContext({{static_cast<int64_t>(tokens.size())}});
