@@ -153,28 +153,57 @@ TEST_P(SalientEncodings, SummariesChooseWhatCodesStandFor) {
   }
 }
 
+// Two sequences at most of one text.
+class Decoding {
+ public:
+  Decoding(Model& model, const HarnessConfig& config)
+      : tokens_(Tokens()),
+        rope_(RopeOf(model, kPrompt + kSteps)),
+        chooses_(config.salience.chooses()) {
+    Result<std::unique_ptr<StepHarness>> made =
+        StepHarness::Create(model, config, 2, kPrompt + kSteps);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    h_ = std::move(*made);
+    sequence = *h_->NewSequence();
+  }
+
+  // Reads the prompt from what the sequence has of it, and chooses.
+  void Read() {
+    const int64_t there = h_->store().Length(sequence);
+    const auto rest = std::span(tokens_).first(kPrompt).subspan(static_cast<size_t>(there));
+    EXPECT_TRUE(h_->Append(sequence, rest, rope_).ok());
+    if (!chooses_) return;
+    EXPECT_TRUE(h_->salience().Choose(sequence, h_->executor().observed()).ok());
+  }
+  // The logits of so many steps.
+  LogitRows Steps(kv::SequenceId of, int64_t count) {
+    LogitRows rows;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<size_t>(h_->store().Length(of));
+      const StepInput input{of, std::span(tokens_).subspan(at, 1), &rope_, LogitsMode::kAll};
+      Result<std::vector<LogitRows>> step = h_->Step({&input, 1});
+      EXPECT_TRUE(step.ok()) << step.status().message();
+      if (!step.ok()) return {};
+      rows.push_back(std::move((*step)[0][0]));
+    }
+    return rows;
+  }
+  kv::Store& store() { return h_->store(); }
+
+  kv::SequenceId sequence = -1;
+
+ private:
+  const std::vector<TokenId> tokens_;
+  const RopeFrequencies rope_;
+  const bool chooses_;
+  std::unique_ptr<StepHarness> h_;
+};
+
 // The logits of steps behind the prompt.
 LogitRows RowsOf(Model& model, const HarnessConfig& config) {
-  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(model, config, 1, kPrompt + kSteps);
-  EXPECT_TRUE(h.ok()) << h.status().message();
-  if (!h.ok()) return {};
-  const std::vector<TokenId> tokens = Tokens();
-  const RopeFrequencies rope = RopeOf(model, kPrompt + kSteps);
-  const kv::SequenceId sequence = *(*h)->NewSequence();
-  EXPECT_TRUE((*h)->Append(sequence, std::span(tokens).first(kPrompt), rope).ok());
-  if (config.salience.chooses()) {
-    EXPECT_TRUE((*h)->salience().Choose(sequence, (*h)->executor().observed()).ok());
-  }
-  LogitRows rows;
-  for (int64_t at = kPrompt; at < kPrompt + kSteps; ++at) {
-    const StepInput input{sequence, std::span(tokens).subspan(static_cast<size_t>(at), 1), &rope,
-                          LogitsMode::kAll};
-    Result<std::vector<LogitRows>> step = (*h)->Step({&input, 1});
-    EXPECT_TRUE(step.ok()) << step.status().message();
-    if (!step.ok()) return {};
-    rows.push_back(std::move((*step)[0][0]));
-  }
-  return rows;
+  Decoding decoding(model, config);
+  decoding.Read();
+  return decoding.Steps(decoding.sequence, kSteps);
 }
 
 // Nothing is left out: the encoded cache's exact steps, but for the order of additions.
@@ -201,6 +230,30 @@ TEST_P(SalientEncodings, NothingIsTheWindow) {
   window.salience = ByMass(kAnyMass, 1e-6, 16);
   window.salient_on_host = true;
   ExpectSameBits(expected, RowsOf(*model_, window), "no room");
+}
+
+// A fork shares encoded pages and attends to all of them until something is chosen for it; what was
+// chosen for the first one stays. A sequence that is cut back and goes on chooses anew.
+TEST_P(SalientEncodings, ForksAndCutsChooseForThemselves) {
+  HarnessConfig exact = ConfigOf(GetParam());
+  exact.chunk = 48;  // so that the prompt's last chunk begins with its open page
+  const LogitRows whole = RowsOf(*model_, exact);
+  for (const kv::SaliencePolicy& policy : {ByMass(kAnyMass, 0.3, 16), BySummaries(2, 0.3)}) {
+    HarnessConfig config = exact;
+    config.salience = policy;
+    config.salient_on_host = policy.reselects();
+    const LogitRows expected = RowsOf(*model_, config);
+    Decoding decoding(*model_, config);
+    decoding.Read();
+    const Result<kv::SequenceId> fork = decoding.store().Fork(decoding.sequence);
+    ASSERT_TRUE(fork.ok()) << fork.status().message();
+    ExpectSameBits(whole, decoding.Steps(*fork, kSteps), "fork");
+    ExpectSameBits(expected, decoding.Steps(decoding.sequence, kSteps), "first");
+    const Result<int64_t> kept = decoding.store().Truncate(decoding.sequence, kPrompt - 5);
+    ASSERT_TRUE(kept.ok() && *kept == kPrompt / 16 * 16);
+    decoding.Read();
+    ExpectSameBits(expected, decoding.Steps(decoding.sequence, kSteps), "cut back");
+  }
 }
 
 // Kernels, copies and cores that come late take what they would have taken.
