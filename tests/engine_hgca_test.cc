@@ -10,66 +10,10 @@
 
 #include "headway/engine.h"
 #include "support/api.h"
+#include "support/hgca.h"
 
 namespace headway {
 namespace {
-
-EngineOptions Hgca(double beta, int64_t window) {
-  EngineOptions options;
-  options.hgca = beta;
-  options.hgca_window = window;
-  return options;
-}
-
-// Heads choose anew every so many steps, by summaries.
-EngineOptions Reselecting(int64_t steps, int64_t window) {
-  EngineOptions options;
-  options.hgca_reselect = steps;
-  options.hgca_window = window;
-  return options;
-}
-
-// What is said in `turns` turns of a conversation, of which each but the first goes on with some
-// tokens of the text.
-std::vector<std::vector<TokenId>> Turns(Engine& engine, std::vector<Request> requests,
-                                        const std::vector<int64_t>& slots, int turns) {
-  Result<std::unique_ptr<Context>> context = engine.NewContext({slots});
-  EXPECT_TRUE(context.ok()) << context.status().message();
-  std::vector<std::vector<TokenId>> tokens;
-  for (int turn = 0; turn < turns; ++turn) {
-    const Result<std::vector<Generation>> all = (*context)->Generate(requests, {});
-    EXPECT_TRUE(all.ok()) << all.status().message();
-    for (size_t i = 0; i < requests.size(); ++i) {
-      const Generation& one = (*all)[i];
-      tokens.push_back(one.tokens);
-      EXPECT_TRUE(one.notices.empty());
-      std::vector<TokenId>& prompt = requests[i].prompt;
-      if (turn > 0 && requests.size() <= slots.size()) {
-        EXPECT_GE(one.reused_tokens, std::ssize(prompt) - 100);
-      }
-      prompt.insert(prompt.end(), one.tokens.begin(), one.tokens.end());
-      for (int k = 0; k < 30; ++k) prompt.push_back(prompt[prompt.size() - 150]);
-    }
-  }
-  return tokens;
-}
-
-// The likelihood of what is behind the first `prompt` tokens, read one by one.
-double Behind(const EngineOptions& options, const std::vector<TokenId>& tokens, int64_t prompt) {
-  std::unique_ptr<Engine> engine = Open(kDemo, options);
-  Result<std::unique_ptr<Context>> context =
-      engine->NewContext({{static_cast<int64_t>(tokens.size())}});
-  EXPECT_TRUE(context.ok()) << context.status().message();
-  double sum = 0.0;
-  Context::ScorePart part;
-  for (part.end = prompt; part.begin < std::ssize(tokens) - 1; part.begin = part.end++) {
-    const Result<Context::ScoreResult> score = (*context)->Score(tokens, part, {});
-    EXPECT_TRUE(score.ok()) << score.status().message();
-    if (!score.ok()) return NAN;
-    if (part.begin > 0) sum += score->negative_log_likelihood;
-  }
-  return sum;
-}
 
 // A beta of 0, and a window that holds everything, leave nothing out.
 TEST(EngineHgca, WhoLeavesNothingOutIsExactBitForBit) {

@@ -113,11 +113,15 @@ class Uneven : public ::testing::Test {
     options.kv_encoding = "lossless";
     return options;
   }
+  // Contexts under these options go on with plain pages, as if they had had them. Returns tokens.
+  std::vector<std::vector<TokenId>> ExpectPlainPages(const EngineOptions& options);
+
   const TestDir dir_;
 };
 
 // Text that was shown is not shown again, and a request that has ended does not end again.
-TEST_F(Uneven, ContextsGoOnWithPlainPages) {
+std::vector<std::vector<TokenId>> Uneven::ExpectPlainPages(const EngineOptions& options) {
+  std::vector<std::vector<TokenId>> tokens;
   const std::unique_ptr<Engine> demo = Open(kDemo);
   for (const int64_t prompt : {20, 900}) {  // the first page is full behind it, or within
     std::vector<Request> requests;
@@ -126,8 +130,8 @@ TEST_F(Uneven, ContextsGoOnWithPlainPages) {
       requests.back().sampling.temperature = from == 140 ? 0.8f : 0.0f;
       requests.back().sampling.repetition_penalty = 1.1f;
     }
-    const auto run = [&](const EngineOptions& options, std::vector<std::string>* shown) {
-      std::unique_ptr<Engine> engine = Open(dir_.path(), options);
+    const auto run = [&](const EngineOptions& under, std::vector<std::string>* shown) {
+      std::unique_ptr<Engine> engine = Open(dir_.path(), under);
       Result<std::unique_ptr<Context>> context = engine->NewContext({{1000, 1000}});
       EXPECT_TRUE(context.ok()) << context.status().message();
       shown->resize(requests.size());
@@ -145,19 +149,37 @@ TEST_F(Uneven, ContextsGoOnWithPlainPages) {
       EXPECT_TRUE((*context)->Generate(requests, {}).ok());
       return made.ok() ? std::move(*made) : std::vector<Generation>(3);
     };
-    EngineOptions options = Lossless();
-    options.page_slots = kDefaultPageSlots;  // as plain pages have
+    EngineOptions lossless = options;
+    lossless.page_slots = kDefaultPageSlots;  // as plain pages have
     std::vector<std::string> expected_text, text;
-    const std::vector<Generation> got = run(options, &text);
-    options.kv_encoding = "none";
-    const std::vector<Generation> expected = run(options, &expected_text);
+    const std::vector<Generation> got = run(lossless, &text);
+    lossless.kv_encoding = "none";
+    const std::vector<Generation> expected = run(lossless, &expected_text);
     EXPECT_EQ(text, expected_text) << prompt;
     int64_t notices = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
       EXPECT_EQ(got[i].tokens, expected[i].tokens) << prompt << " " << i;
+      tokens.push_back(got[i].tokens);
       notices += std::ssize(got[i].notices);
     }
     EXPECT_GT(notices, 0);
+  }
+  return tokens;
+}
+
+TEST_F(Uneven, ContextsGoOnWithPlainPages) { ExpectPlainPages(Lossless()); }
+
+// What is salient is chosen again, of plain pages.
+TEST_F(Uneven, SalientTokensGoOnWithPlainPages) {
+  const std::vector<std::vector<TokenId>> exact = ExpectPlainPages(Lossless());
+  for (const int64_t reselect : {0, 3}) {
+    EngineOptions options = Lossless();
+    if (reselect == 0) options.hgca = 0.5;
+    options.hgca_reselect = reselect;
+    options.hgca_window = 32;  // the first page leaves it in decode, and is what does not fit
+    options.hgca_most = 0.25;
+    options.hgca_on = reselect == 0 ? "host" : "device";
+    EXPECT_NE(ExpectPlainPages(options), exact);
   }
 }
 

@@ -290,6 +290,10 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
   reading.sparse_prefill = true;
   std::vector<std::pair<EngineOptions, bool>> all = {
       {hgca, true}, {anew, true}, {quest, true}, {pages, false}, {reading, false}};
+  for (const EngineOptions& salient : {hgca, anew}) {
+    all.push_back({salient, true});
+    all.back().first.kv_encoding = "int8";
+  }
   for (const char* method : {"snapkv", "h2o", "pyramidkv", "expectedattention", "critical-snapkv",
                              "ada-snapkv", "defensivekv", "kvzip"}) {
     all.push_back({exact, true});

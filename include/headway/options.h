@@ -243,8 +243,8 @@ struct EngineOptions {
   // before it, to those tokens alone whose attention was above `hgca` even shares while they were
   // in the window, or when the prompt was read: 1, less for more of them. 0: to all tokens,
   // exactly; -1: there is no window. What is left out stays in the cache; whatever is appended in
-  // more than one token attends to all of it, and every head chooses anew. Not together with
-  // selection, eviction, streaming heads, encoded pages or recomputing.
+  // more than one token attends to all of it, and every head chooses anew. Of encoded pages salient
+  // tokens are kept decoded. Not together with selection, eviction, streaming heads or recomputing.
   double hgca = -1.0;
   int64_t hgca_window = -1;  // last tokens, at least; -1: 4096
   // What a step that is weighed adds to the moving average of a token's attention, above 0 and up

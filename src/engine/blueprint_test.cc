@@ -70,6 +70,56 @@ TEST(Blueprint, AnEvictorsMemoryOnTheHostIsPlanned) {
   EXPECT_EQ(planned(subject.OnGpu()), 0);
 }
 
+// Salient tokens are kept in the model's dtype, whatever the cache's encoding; keys of encoded
+// pages are decoded to be weighed.
+TEST(Blueprint, SalientTokensOfEncodedCachesArePlanned) {
+  Subject subject(128);
+  subject.settings.salience.beta = 1.0;
+  subject.settings.salience.window = 256;
+  subject.settings.salience.most = 0.25;
+  const auto planned = [](const Result<Blueprint>& blueprint, Tier tier, const char* tag) {
+    EXPECT_TRUE(blueprint.ok()) << blueprint.status().message();
+    int64_t bytes = 0;
+    for (const plan::MemoryRow& row : blueprint->plan.memory) {
+      if (row.tier == tier && row.tag == tag) bytes += row.bytes;
+    }
+    return bytes;
+  };
+  // Of two layers of two heads; 250 tokens take 4 pages of 64.
+  const int64_t salient = 4 * 2 * 4 * 64 * 128 * 2;
+  for (const bool on_host : {false, true}) {
+    subject.settings.salient_on_host = on_host;
+    const Tier tier = on_host ? Tier::kHost : Tier::kDevice;
+    subject.settings.encoding = Encoding::kNone;
+    const Result<Blueprint> plain = subject.OnGpu();
+    EXPECT_EQ(planned(plain, tier, "KV: kept tokens"), salient);
+    for (const Encoding encoding : {Encoding::kInt8, Encoding::kFp8E4M3, Encoding::kInt4}) {
+      subject.settings.encoding = encoding;
+      const Result<Blueprint> encoded = subject.OnGpu();
+      EXPECT_EQ(planned(encoded, tier, "KV: kept tokens"), salient);
+      // Keys of 1,024 tokens of two heads.
+      EXPECT_EQ(planned(encoded, Tier::kDevice, "activations"),
+                planned(plain, Tier::kDevice, "activations") + 2 * 1024 * 128 * 2);
+      EXPECT_LT(planned(encoded, Tier::kDevice, "KV: resident slabs"),
+                planned(plain, Tier::kDevice, "KV: resident slabs"));
+    }
+  }
+}
+
+TEST(Blueprint, EncodingsWhoseBlocksADeviceDoesNotChooseAreRefused) {
+  Subject subject(128);
+  subject.settings.salience.reselect = 2;
+  subject.settings.encoding = Encoding::kInt8;
+  EXPECT_TRUE(subject.OnGpu().ok());
+  subject.settings.encoding = Encoding::kLossless;
+  EXPECT_TRUE(subject.OnCpu().ok());
+  ExpectUnsupported(subject.OnGpu(),
+                    "hgca_reselect and kv_encoding lossless do not go together on this device");
+  subject.settings.salience.reselect = 0;
+  subject.settings.salience.beta = 1.0;
+  EXPECT_TRUE(subject.OnGpu().ok());
+}
+
 TEST(Blueprint, HeadsThatKernelsDoNotAttendToAreRefused) {
   for (const int head_dim : {8, 64, 256}) {
     EXPECT_TRUE(Subject(head_dim).OnGpu().ok()) << head_dim;

@@ -27,7 +27,7 @@ Status Generator::ReadHeld(const Run& run, std::span<const TokenId> tokens, cons
   if (Status s = EmptySlot(run.slot); !s.ok()) return s;
   Slot& slot = slots_[static_cast<size_t>(run.slot)];
   slot.rope_hash = run.rope.Hash();
-  slot.approximate = executor_.limits().selection.approximates();
+  slot.approximate = executor_.limits().selection.approximates() || salience_ != nullptr;
   const auto prompt = static_cast<size_t>(run.out.prompt_tokens);
   while (slot.tokens.size() < tokens.size()) {
     const size_t at = slot.tokens.size();
@@ -35,6 +35,8 @@ Status Generator::ReadHeld(const Run& run, std::span<const TokenId> tokens, cons
     StepInput input{*slot.sequence, tokens.subspan(at, std::min(most, tokens.size() - at)),
                     &run.rope};
     if (Status s = Step({&input, 1}, {&run.slot, 1}, nullptr, hooks.cancel); !s.ok()) return s;
+    if (salience_ == nullptr || slot.tokens.size() != prompt) continue;
+    if (Status s = ChooseSalient(slot); !s.ok()) return s;
   }
   return run.active ? ReadToDraft(run, hooks) : OkStatus();
 }

@@ -57,13 +57,11 @@ Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
 }
 
 Status CheckTogether(const EngineOptions& options, const Settings& settings) {
-  const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
   const std::pair<bool, Option> others[] = {
       {settings.selection.selects(), AskedForBy(settings.selection)},
       {settings.eviction.evicts(), Option::kEvict},
       {settings.streaming_heads.has_value(), Option::kHeadPattern},
       {!options.self_extend.empty(), Option::kSelfExtend},
-      {codes != nullptr && *codes != Encoding::kNone, Option::kKvEncoding},
       {settings.host_share.value_or(0.0) > 0.0, Option::kHostAttention},
       {settings.recompute_share.value_or(0.0) > 0.0, Option::kRecompute},
       {settings.policy == Policy::kKvpr, Option::kPolicy}};
@@ -143,6 +141,7 @@ plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int6
     return std::min(length, policy.window) + salient(length);
   };
   if (on_host) kept.on_host = salient;
+  kept.plain = salient;
   return kept;
 }
 

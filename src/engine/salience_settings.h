@@ -14,7 +14,7 @@
 
 namespace headway {
 
-// Fills in the settings' salience, whose policy, placement and encoding are there.
+// Fills in the settings' salience, whose policy and placement are there.
 // kInvalidArgument for what makes no sense.
 Status ReadSalience(const EngineOptions& options, Settings* settings);
 

@@ -78,7 +78,6 @@ TEST(SalienceSettings, WhatMakesNoSenseIsRefused) {
   });
   names("evict", [](EngineOptions& o) { o.evict = "snapkv"; });
   names("selector", [](EngineOptions& o) { o.selector = "pages"; });
-  names("kv_encoding", [](EngineOptions& o) { o.kv_encoding = "int8"; });
   names("self_extend", [](EngineOptions& o) { o.self_extend = "4:1024"; });
   names("head_pattern", [](EngineOptions& o) { o.head_pattern = "heads.json"; });
   names("host_share", [](EngineOptions& o) { o.host_share = 0.5; });
@@ -128,6 +127,7 @@ TEST(SalienceSettings, PlansReadTheWindowAndWhatIsSalientAtMost) {
   EXPECT_EQ(kept.on_host(5000), 1000);
   EXPECT_EQ(kept.count(300), 300);
   EXPECT_EQ(kept.on_host(300), 0);
+  EXPECT_EQ(kept.plain(5000), 1000);
   EXPECT_FALSE(KeptOf(policy, {5000}, false).on_host);
 }
 

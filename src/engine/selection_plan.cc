@@ -256,16 +256,24 @@ Status CheckSelection(const LayoutBasis& basis) {
          "window; use ",
          Option::kDevice, " cpu"});
   }
-  const auto supports = [&](const SummaryFormat& blocks) {
-    return basis.kernels->SupportsSelection(page, blocks, shape.group());
-  };
   const bool pages = basis.selection.searches_pages();
-  if (supports(summary) && (!pages || supports({summary.kind, basis.page_slots}))) {
-    return OkStatus();
-  }
+  const auto supports = [&](const PageFormat& format) {
+    const auto takes = [&](const SummaryFormat& blocks) {
+      return basis.kernels->SupportsSelection(format, blocks, shape.group());
+    };
+    return takes(summary) && (!pages || takes({summary.kind, basis.page_slots}));
+  };
+  if (supports(page)) return OkStatus();
   const Option asked = reselects ? Option::kHgcaReselect
                        : demotes ? Option::kEvicted
                                  : AskedForBy(basis.selection);
+  PageFormat plain = page;
+  plain.encoding = Encoding::kNone;
+  if (supports(plain)) {
+    return Unsupported(
+        {asked, " and ", Option::kKvEncoding,
+         std::string(" ") + EncodingName(page.encoding) + " do not go together on this device"});
+  }
   return Unsupported(
       {asked, ": this device does not choose blocks of " + std::to_string(summary.block_slots) +
                   (pages ? " keys, or of pages, with heads of " : " keys with heads of ") +

@@ -283,9 +283,11 @@ WorkCost KeyWeightsCost(std::span<const KeyWeightsItem> items) {
 WorkCost GatherSlotsCost(const PageFormat& format, std::span<const GatherSlotsItem> items) {
   WorkCost cost{.name = "gather slots"};
   for (const GatherSlotsItem& item : items) {
-    cost.bytes +=
-        item.count * (4 * format.head_dim * static_cast<int64_t>(DTypeBytes(format.dtype)) +
-                      static_cast<int64_t>(sizeof(int32_t)));
+    PageRun from = item.from, to = item.to;
+    from.count = to.count = item.count;
+    const int64_t both = KeyBytes(format, from) + KeyBytes(format, to);
+    cost.bytes += (item.to.v == nullptr ? both / 2 : both) +
+                  item.count * static_cast<int64_t>(sizeof(int32_t));
   }
   return cost;
 }

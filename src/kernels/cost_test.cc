@@ -119,7 +119,15 @@ TEST(Cost, EvictionReadsKeysOnceAndWhatIsKeptTwice) {
   EXPECT_EQ(KeyWeightsCost({&weights, 1}).bytes, (24 + 2) * 100 * 4);
   GatherSlotsItem gather;
   gather.count = 10;
+  EXPECT_EQ(GatherSlotsCost(kFormat, {&gather, 1}).bytes, 10 * (2 * 32 * 2 + 4));  // keys alone
+  std::byte place{};
+  gather.to.v = &place;
   EXPECT_EQ(GatherSlotsCost(kFormat, {&gather, 1}).bytes, 10 * (2 * 2 * 32 * 2 + 4));
+  gather.from.params = &place;
+  PageFormat codes = kFormat;
+  codes.encoding = Encoding::kInt8;
+  EXPECT_EQ(GatherSlotsCost(codes, {&gather, 1}).bytes,
+            10 * (2 * 32 + 2 * 32 * 2 + 4) + 10 * ParamBytes(codes) / codes.page_slots);
   const QueryMomentsItem moments = {.rows = 7};
   cost = QueryMomentsCost(kFormat, 3, {&moments, 1}, 2);
   EXPECT_EQ(cost.bytes, 7 * 96 * 2 + 2 * 96 * 33 * 4);

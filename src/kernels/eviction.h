@@ -59,11 +59,11 @@ struct KeyWeightsItem {
 
 // K and V of some slots of one head, one behind the other.
 struct GatherSlotsItem {
-  PageRun from;  // of one head, not encoded
+  PageRun from;  // of one head; pages in the encoding become rows of the dtype (decoded_rows.h)
   // [count] of the run, in memory that kernels read; null: its first ones in order.
   const int32_t* slots = nullptr;
   int64_t count = 0;
-  PageRun to;  // its count is `count`
+  PageRun to;  // not encoded; its count is `count`. A null `v`: keys alone
 };
 
 // Sums over the queries of one layer that are not rotated yet, and over their products: what says

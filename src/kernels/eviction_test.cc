@@ -94,8 +94,9 @@ TEST(Eviction, WeightsAreThoseOfASoftmaxOverEachRow) {
 TEST(Eviction, SlotsAreCopiedAndNothingElseIsWritten) {
   Random random(3);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (int round = 0; round < 10; ++round) {
-      const PageFormat format = {dtype, Pick(random, {1, 16, 24}), Pick(random, {4, 20, 64})};
+    for (int round = 0; round < 20; ++round) {
+      const PageFormat format =
+          AnyEncoding({dtype, Pick(random, {1, 16, 24}), Pick(random, {4, 20, 64, 72})}, random);
       GatherSlotsProblem problem(format, kLayout, {.page_gap = 4}, random);
       std::vector<std::byte> from = problem.from.memory(), to = problem.to.memory();
       const GatherSlotsItem item = problem.ItemIn(from.data(), to.data(), problem.slots.data());

@@ -162,6 +162,15 @@ double ChosenOnHostSeconds(const MachineProfile& machine, const KeptTokens& kept
   return seconds * subject.shape.layers;
 }
 
+// What tokens that are not encoded take more than others, in tokens that are.
+int64_t MoreThanEncoded(const KeptTokens& kept, const Subject& subject, int64_t length) {
+  if (!kept.plain) return 0;
+  Subject plain = subject;
+  plain.closed_bytes = 0.0;
+  const double times = std::max(1.0, HeadBytes(plain) / HeadBytes(subject));
+  return std::llround((times - 1.0) * static_cast<double>(kept.plain(length)));
+}
+
 }  // namespace
 
 StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, const Plan& plan,
@@ -174,8 +183,10 @@ StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, con
   std::vector<int64_t> kept;
   int64_t on_host = 0;
   for (const int64_t length : lengths) {
-    kept.push_back(request.kept.count(length));
-    if (request.kept.on_host) on_host += request.kept.on_host(length);
+    const int64_t more = MoreThanEncoded(request.kept, subject, length);
+    kept.push_back(request.kept.count(length) + more);
+    const int64_t there = request.kept.on_host ? request.kept.on_host(length) : 0;
+    if (there > 0) on_host += there + more;
   }
   Plan steps = plan;
   std::fill(std::begin(steps.slabs), std::end(steps.slabs), 0);

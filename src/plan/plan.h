@@ -115,6 +115,9 @@ struct KeptTokens {
   std::function<int64_t(int64_t length)> on_host = nullptr;  // of these; null: none
   bool by_cores = true;       // the host's cores attend to the latter; else they cross the bus
   double closed_bytes = 0.0;  // of them, as Subject::closed_bytes; 0: as of the others
+  // Of these, that are not in the cache's encoding: all of those on the host, if some are; null:
+  // none.
+  std::function<int64_t(int64_t length)> plain = nullptr;
   // Those on the host are the best of so many, by summaries of so many bytes a token, chosen anew
   // every `refresh` steps, and read where they lie; null: they are not chosen.
   std::function<int64_t(int64_t length)> best_of = nullptr;

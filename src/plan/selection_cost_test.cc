@@ -125,6 +125,38 @@ TEST(SelectionCost, ChoosingWhatWasLetGoAddsToAStep) {
               before + 8 * (choosing + reading), 1e-12);
 }
 
+// Kept tokens of 1,000 of which 400 are not encoded: in pages of half their bytes they are as many
+// more.
+TEST(SelectionCost, KeptTokensThatAreNotEncodedTakeMore) {
+  const MachineProfile machine = Simple();
+  PlanRequest request = OnDevice(20000, kGiB);
+  request.machine = &machine;
+  request.kept.lengths = request.lengths;
+  int64_t read = 1000, on_host = 0;
+  request.kept.count = [&](int64_t) { return read; };
+  request.kept.on_host = [&](int64_t) { return on_host; };
+  request.kept.closed_bytes = 2.0 * 64;  // in 16 bits heads of 64 elements take twice as many
+  const Result<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const auto seconds = [&] { return DecodeAt(machine, request, *plan, request.lengths).seconds; };
+  for (const bool host : {false, true}) {
+    request.kept.plain = nullptr;
+    read = 1400;
+    on_host = host ? 800 : 0;
+    const double expected = seconds();
+    read = 1000;
+    on_host = host ? 400 : 0;
+    EXPECT_LT(seconds(), expected);
+    request.kept.plain = [](int64_t) { return 400; };
+    EXPECT_DOUBLE_EQ(seconds(), expected);
+    request.kept.closed_bytes = 2.0 * 2.0 * 64 * 2.0;  // pages with padding
+    const double padded = seconds();
+    request.kept.plain = nullptr;
+    EXPECT_DOUBLE_EQ(seconds(), padded);
+    request.kept.closed_bytes = 2.0 * 64;
+  }
+}
+
 TEST(SelectionCost, AttentionToListedKeysHasItsOwnRate) {
   Subject subject = Choosing();
   MachineProfile machine = Simple();

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/half.h"
+#include "kernels/page_codec.h"
 #include "support/forwarding_kernels.h"
 #include "support/grid.h"
 
@@ -89,6 +91,34 @@ class ListedAttention : public ForwardingKernels {
   size_t layer_ = 0;
 };
 
+// The numbers that a closed page's codes stand for, in the dtype.
+struct DecodedPage {
+  DecodedPage(StepHarness& h, const PageFormat& format, const PageRun& run, int64_t page)
+      : k(format.bytes()), v(format.bytes()) {
+    std::vector<std::byte> codes(format.closed_bytes()), value_codes(format.closed_bytes());
+    std::vector<std::byte> params(static_cast<size_t>(ParamBytes(format)));
+    h.compute().Copy(codes.data(), run.k + page * run.page_stride, codes.size());
+    h.compute().Copy(value_codes.data(), run.v + page * run.page_stride, codes.size());
+    h.compute().Copy(params.data(), run.params + page * run.params_page_stride, params.size());
+    EXPECT_TRUE(h.compute().Synchronize().ok());
+    std::vector<double> row(static_cast<size_t>(format.head_dim));
+    const auto store = [&](int64_t slot, std::vector<std::byte>* plane) {
+      for (int64_t i = 0; i < format.head_dim; ++i) {
+        StoreFloat(plane->data(), slot * format.head_dim + i, format.dtype,
+                   static_cast<float>(row[static_cast<size_t>(i)]));
+      }
+    };
+    for (int64_t slot = 0; slot < format.page_slots; ++slot) {
+      DecodeKeyRow(format, codes.data(), params.data(), slot, row.data());
+      store(slot, &k);
+      DecodeValueRow(format, value_codes.data(), params.data(), slot, row.data());
+      store(slot, &v);
+    }
+  }
+
+  std::vector<std::byte> k, v;
+};
+
 }  // namespace
 
 Cached ReadRuns(StepHarness& h, const PageFormat& page, std::span<const KeyRun> runs) {
@@ -108,8 +138,14 @@ Cached ReadRuns(StepHarness& h, const PageFormat& page, std::span<const KeyRun> 
       const auto count = std::min<int64_t>(page.page_slots, run.pages.count - first);
       const size_t bytes = static_cast<size_t>(count) * cached.row_bytes;
       const int64_t from = first / page.page_slots * run.pages.page_stride;
-      h.compute().Copy(cached.k.data() + at, run.pages.k + from, bytes);
-      h.compute().Copy(cached.v.data() + at, run.pages.v + from, bytes);
+      if (run.pages.params != nullptr) {
+        const DecodedPage decoded(h, page, run.pages, first / page.page_slots);
+        std::memcpy(cached.k.data() + at, decoded.k.data(), bytes);
+        std::memcpy(cached.v.data() + at, decoded.v.data(), bytes);
+      } else {
+        h.compute().Copy(cached.k.data() + at, run.pages.k + from, bytes);
+        h.compute().Copy(cached.v.data() + at, run.pages.v + from, bytes);
+      }
       at += bytes;
     }
   }

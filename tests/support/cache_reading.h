@@ -15,7 +15,8 @@
 
 namespace headway::testing {
 
-// The keys and values of runs of one head, copied off the device.
+// The keys and values of runs of one head, copied off the device; of encoded pages the numbers that
+// codes stand for.
 Cached ReadRuns(StepHarness& h, const PageFormat& page, std::span<const KeyRun> runs);
 // Those of a sequence in a store.
 Cached ReadHead(StepHarness& h, kv::Store& store, kv::SequenceId sequence, int layer, int head);

@@ -43,6 +43,8 @@ Salience::Places::Places(const SalienceLimits& limits) {
   row_lse = take(FloatBytes(std::max(limits.sequences * shape.query_heads, rows * shape.group())));
   slots = take(FloatBytes(slot_count));
   logits = take(std::max(rows * row, FloatBytes(limits.sequences * shape.query_heads * ring)));
+  decoded_tokens = limits.sequences * shape.kv_heads * RoundUp(limits.length, page_slots);
+  decoded = take(KeyLogits::Bytes(limits.page, decoded_tokens));
 }
 
 int64_t Salience::TokenBytes(const SalienceLimits& limits) {
@@ -93,6 +95,9 @@ Salience::Salience(const SalienceParts& parts, const SalienceLimits& limits,
       memory_(std::move(memory)),
       tokens_(std::move(tokens)),
       results_(std::move(results)),
+      key_logits_(parts.kernels, parts.compute, limits.page,
+                  memory_ == nullptr ? nullptr : memory_->data() + places_.decoded,
+                  places_.decoded_tokens),
       chosen_(static_cast<size_t>(limits.sequences)) {
   for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i].place = static_cast<int>(i);
   slots_.reserve(static_cast<size_t>(places_.slot_count));  // copies read them
@@ -206,10 +211,9 @@ void Salience::Observe(int layer, const ObservedQueries& queries, const Chosen& 
   for (int head = 0; head < heads; ++head) {
     for (int64_t begin = queries.begin(); begin < queries.end(); begin += places_.rows) {
       const int64_t end = std::min(begin + places_.rows, queries.end());
-      parts_.kernels.KeyLogits(
-          parts_.compute, limits_.page, group, AttentionScale(limits_.shape),
-          queries.LogitsItems(layer, head, keys[static_cast<size_t>(head)], begin, end,
-                              {Floats(places_.logits), chosen.length}));
+      key_logits_.Run(group, AttentionScale(limits_.shape),
+                      queries.LogitsItems(layer, head, keys[static_cast<size_t>(head)], begin, end,
+                                          {Floats(places_.logits), chosen.length}));
       AddObserved(layer, head, (end - begin) * group, begin == queries.begin(), chosen);
     }
   }
@@ -308,7 +312,7 @@ void Salience::Weigh(int layer, std::span<const WindowKeys> entries) {
     }
   }
   if (weights.empty()) return;
-  parts_.kernels.KeyLogits(parts_.compute, limits_.page, group, AttentionScale(shape), logits);
+  key_logits_.Run(group, AttentionScale(shape), logits);
   parts_.kernels.KeyWeights(parts_.compute, weights);
 }
 

@@ -8,6 +8,10 @@
 // tokens leaves the window. When a prompt, or what was appended to it, has been read, all tokens
 // have their masses from its last queries, over all keys, and every head's choice is made anew.
 //
+// Of encoded pages masses are those of the keys that the codes stand for, and what is salient is
+// kept as these numbers in the model's dtype: tokens of many pages lie in one, and an encoding's
+// parameters are those of a page.
+//
 // With SaliencePolicy::reselect no token has a mass: steps choose blocks by their queries, and the
 // path that does keeps here what is chosen.
 #ifndef HEADWAY_ENGINE_STEP_SALIENCE_H_
@@ -21,6 +25,7 @@
 
 #include "device/budget.h"
 #include "device/device.h"
+#include "engine/step/key_logits.h"
 #include "engine/step/observed_queries.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
@@ -34,7 +39,7 @@ namespace headway {
 // What it is made for.
 struct SalienceLimits {
   ModelShape shape;
-  PageFormat page;
+  PageFormat page;               // of closed pages
   std::vector<int64_t> windows;  // of layers that have one of their own and choose nothing; or none
   kv::SaliencePolicy policy;
   int64_t sequences = 0;
@@ -141,6 +146,8 @@ class Salience {
     int64_t row_lse = 0;      // [sequences, query_heads], or of queries that are weighed at once
     int64_t slots = 0;        // those of a layer that are gathered, or of a page in all layers
     int64_t logits = 0;       // [rows * group, length], or [sequences, query_heads, ring]
+    int64_t decoded = 0;      // of KeyLogits, for so many tokens
+    int64_t decoded_tokens = 0;
     int64_t bytes = 0;
     int64_t slot_count = 0;
   };
@@ -168,9 +175,10 @@ class Salience {
   const Places places_;
   std::unique_ptr<Buffer> memory_, tokens_;
   std::unique_ptr<Buffer> results_;  // sums of a layer, or masses of a page that leaves
-  std::vector<Chosen> chosen_;       // [sequences]
-  std::vector<int32_t> slots_;       // on their way to the device
-  int64_t observed_rows_ = 0;        // of each KV head
+  KeyLogits key_logits_;
+  std::vector<Chosen> chosen_;  // [sequences]
+  std::vector<int32_t> slots_;  // on their way to the device
+  int64_t observed_rows_ = 0;   // of each KV head
 };
 
 }  // namespace headway

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "kernels/cpu/key_tile.h"
+#include "kernels/decoded_rows.h"
 
 namespace headway::cpu {
 namespace {
@@ -31,6 +32,25 @@ void TileLogits(const KeyLogitsCall& call, const KeyLogitsItem& item, const KeyT
       logits[key] = key <= last ? sums[static_cast<size_t>(key)] * call.scale : kUnseen;
     }
   }
+}
+
+// Slot `taken` of a run; `v` may be null.
+void CopySlot(const PageFormat& format, const PageRun& from, int64_t taken, std::byte* k,
+              std::byte* v) {
+  const size_t row_bytes = static_cast<size_t>(format.head_dim) * DTypeBytes(format.dtype);
+  const int64_t at = SlotOffset(format, from, 0, taken);
+  std::memcpy(k, from.k + at, row_bytes);
+  if (v != nullptr) std::memcpy(v, from.v + at, row_bytes);
+}
+
+// The same of a run in the format's encoding.
+void DecodeSlot(const PageFormat& format, const PageRun& from, int64_t taken, std::byte* k,
+                std::byte* v) {
+  const int64_t at = from.first_slot + taken, page = at / format.page_slots;
+  const int64_t slot = at % format.page_slots;
+  const std::byte* const params = from.params + page * from.params_page_stride;
+  DecodeKeySlot(format, from.k + page * from.page_stride, params, slot, k);
+  if (v != nullptr) DecodeValueSlot(format, from.v + page * from.page_stride, params, slot, v);
 }
 
 }  // namespace
@@ -81,16 +101,18 @@ void KeyWeights(ThreadPool& pool, std::span<const KeyWeightsItem> items) {
 
 void GatherSlots(ThreadPool& pool, const PageFormat& format,
                  std::span<const GatherSlotsItem> items) {
-  const size_t row_bytes = static_cast<size_t>(format.head_dim) * DTypeBytes(format.dtype);
   OverPieces(
       pool, items, kSlotsGrain, [](const GatherSlotsItem& item) { return item.count; },
       [&](const GatherSlotsItem& item, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t taken = item.slots == nullptr ? i : item.slots[i];
-          std::memcpy(item.to.k + SlotOffset(format, item.to, 0, i),
-                      item.from.k + SlotOffset(format, item.from, 0, taken), row_bytes);
-          std::memcpy(item.to.v + SlotOffset(format, item.to, 0, i),
-                      item.from.v + SlotOffset(format, item.from, 0, taken), row_bytes);
+          const int64_t to = SlotOffset(format, item.to, 0, i);
+          std::byte* const v = item.to.v == nullptr ? nullptr : item.to.v + to;
+          if (item.from.params == nullptr) {
+            CopySlot(format, item.from, taken, item.to.k + to, v);
+          } else {
+            DecodeSlot(format, item.from, taken, item.to.k + to, v);
+          }
         }
       });
 }

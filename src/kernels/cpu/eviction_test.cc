@@ -79,8 +79,10 @@ TEST_P(CpuEvictionTest, WeightsAgreeWithTheDefinition) {
 TEST_P(CpuEvictionTest, SlotsAreGatheredAsTheDefinitionDoes) {
   Random random(43);
   for (int round = 0; round < 30; ++round) {
-    const PageFormat format = {Pick(random, {DType::kF32, DType::kF16, DType::kBF16}),
-                               Pick(random, {1, 24, 64}), Pick(random, {4, 20, 128})};
+    const PageFormat format =
+        AnyEncoding({Pick(random, {DType::kF32, DType::kF16, DType::kBF16}),
+                     Pick(random, {1, 24, 64}), Pick(random, {4, 20, 72, 128})},
+                    random);
     const PageLayout layout = {.page_gap = 4, .descending = random.Below(2) == 0};
     GatherSlotsProblem first(format, layout, {.values_first = true}, random);
     GatherSlotsProblem second(format, {}, layout, random);

@@ -156,9 +156,11 @@ __global__ void __launch_bounds__(kThreads) Gather(const __grid_constant__ Gathe
       chunk + OffsetOf(batch.shape, item.from.page_stride, item.from.first_slot + taken);
   const int64_t to = chunk + OffsetOf(batch.shape, item.to_page_stride, item.to_first_slot + slot);
   const uint4 key = LoadOnce(item.from.k + from);
-  const uint4 value = LoadOnce(item.from.v + from);
+  const bool both = item.to_v != nullptr;
+  uint4 value = {};
+  if (both) value = LoadOnce(item.from.v + from);  // on its way while the key is
   *reinterpret_cast<uint4*>(item.to_k + to) = key;
-  *reinterpret_cast<uint4*>(item.to_v + to) = value;
+  if (both) *reinterpret_cast<uint4*>(item.to_v + to) = value;
 }
 
 int32_t RowBytes(const PageFormat& format) {

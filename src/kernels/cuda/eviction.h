@@ -25,6 +25,8 @@ struct KeyLogitsCall {
 // one dtype that lie on 16 bytes.
 bool CanMakeLogits(const KeyLogitsCall& call, std::span<const KeyLogitsItem> items);
 bool CanGather(const PageFormat& format, std::span<const GatherSlotsItem> items);
+// Of items whose pages are in the format's encoding.
+bool CanGatherCodes(const PageFormat& format, std::span<const GatherSlotsItem> items);
 
 // The arguments of Kernels::QueryMoments that all items share, and the dtype of queries.
 struct QueryShape {
@@ -41,6 +43,8 @@ cudaError_t KeyLogits(cudaStream_t stream, const KeyLogitsCall& call,
                       std::span<const KeyLogitsItem> items);
 cudaError_t KeyWeights(cudaStream_t stream, std::span<const KeyWeightsItem> items);
 cudaError_t GatherSlots(cudaStream_t stream, const PageFormat& format,
+                        std::span<const GatherSlotsItem> items);
+cudaError_t GatherCodes(cudaStream_t stream, const PageFormat& format,
                         std::span<const GatherSlotsItem> items);
 cudaError_t QueryMoments(cudaStream_t stream, const QueryShape& shape,
                          std::span<const QueryMomentsItem> items);

@@ -1,5 +1,7 @@
 #include "kernels/cuda/eviction_kernels.h"
 
+#include <vector>
+
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cost.h"
 #include "kernels/cuda/call.h"
@@ -34,9 +36,14 @@ void EvictionKernels::KeyWeights(Stream& stream, std::span<const KeyWeightsItem>
 
 void EvictionKernels::GatherSlots(Stream& stream, const PageFormat& format,
                                   std::span<const GatherSlotsItem> items) {
-  if (!CanGather(format, items)) return RefuseEviction(stream);
+  std::vector<GatherSlotsItem> plain, codes;
+  for (const GatherSlotsItem& item : items) {
+    (item.from.params == nullptr ? plain : codes).push_back(item);
+  }
+  if (!CanGather(format, plain) || !CanGatherCodes(format, codes)) return RefuseEviction(stream);
   Call call(stream, GatherSlotsCost(format, items));
-  call.Check(cuda::GatherSlots(call.native(), format, items), "gathering slots");
+  call.Check(cuda::GatherSlots(call.native(), format, plain), "gathering slots");
+  call.Check(cuda::GatherCodes(call.native(), format, codes), "gathering slots");
 }
 
 void EvictionKernels::QueryMoments(Stream& stream, const PageFormat& format, int heads,

@@ -137,12 +137,24 @@ TEST_P(CudaEvictionTest, RefusesWhatItCannotDo) {
   EXPECT_TRUE(CanGather(call.format, {&gather, 1}));
   gather.to.v += 8;
   EXPECT_FALSE(CanGather(call.format, {&gather, 1}));
+  gather.to.v = nullptr;
+  EXPECT_TRUE(CanGather(call.format, {&gather, 1}));
+  gather.from.params = memory;
+  EXPECT_FALSE(CanGather(call.format, {&gather, 1}));
+  PageFormat codes = call.format;
+  EXPECT_FALSE(CanGatherCodes(codes, {&gather, 1}));
+  codes.encoding = Encoding::kInt8;
+  EXPECT_TRUE(CanGatherCodes(codes, {&gather, 1}));
+  gather.from.k += 2;
+  EXPECT_FALSE(CanGatherCodes(codes, {&gather, 1}));
 }
 
 TEST_P(CudaEvictionTest, SlotsAreGatheredAsTheDefinitionDoes) {
   Random random(3);
-  for (int round = 0; round < 20; ++round) {
-    const PageFormat format = Format(Pick(random, {8, 64, 80, 128}), Pick(random, {1, 24, 64}));
+  for (int round = 0; round < 60; ++round) {
+    const PageFormat format =
+        AnyEncoding(Format(Pick(random, {8, 64, 80, 128}), Pick(random, {1, 24, 64})), random);
+    const bool codes = format.encoding != Encoding::kNone;
     std::vector<std::unique_ptr<GatherSlotsProblem>> problems;
     std::vector<std::unique_ptr<DeviceArray<std::byte>>> from, to;
     std::vector<std::unique_ptr<DeviceArray<int32_t>>> slots;
@@ -157,8 +169,8 @@ TEST_P(CudaEvictionTest, SlotsAreGatheredAsTheDefinitionDoes) {
       slots.push_back(std::make_unique<DeviceArray<int32_t>>(problem.slots));
       items.push_back(problem.ItemIn(from.back()->at(), to.back()->at(), slots.back()->at()));
     }
-    ASSERT_TRUE(CanGather(format, items));
-    ASSERT_EQ(GatherSlots(nullptr, format, items), cudaSuccess);
+    ASSERT_TRUE(codes ? CanGatherCodes(format, items) : CanGather(format, items));
+    ASSERT_EQ((codes ? GatherCodes : GatherSlots)(nullptr, format, items), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
     for (size_t i = 0; i < problems.size(); ++i) {
       const std::vector<std::byte> got = to[i]->Read(problems[i]->to.memory().size());

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/bytes.h"
+#include "kernels/cuda/code_numbers.h"
 #include "kernels/cuda/encode_batch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/lossless_pages.h"
@@ -137,21 +138,6 @@ struct Decoding {
   void* v;
 };
 
-// Code i of 8 in two words.
-template <Encoding kEncoding>
-__device__ float CodeAt(const uint32_t (&words)[2], int i) {
-  if constexpr (kEncoding == Encoding::kInt4) {
-    return static_cast<float>(words[0] >> (4 * i) & 0xFu);
-  } else {
-    const uint32_t code = words[i / 4] >> (8 * (i % 4)) & 0xFFu;
-    if constexpr (kEncoding == Encoding::kInt8) return static_cast<float>(code);
-    const auto bits = static_cast<unsigned short>((code & 0x80u) << 8 | (code & 0x7Fu) << 7);
-    return __half2float(__ushort_as_half(bits)) * kE4M3OverF16;
-  }
-}
-
-__device__ float WidenBF16(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
-
 // A thread takes 8 numbers of a row of K, or of V where blockIdx.z says so.
 template <Encoding kEncoding, DType kDType>
 __global__ void __launch_bounds__(kThreads) Decode(const __grid_constant__ Decoding work) {
@@ -172,12 +158,7 @@ __global__ void __launch_bounds__(kThreads) Decode(const __grid_constant__ Decod
   const auto* params = reinterpret_cast<const uint16_t*>(
       run.params + head * run.params_head_stride + page * run.params_page_stride);
   uint32_t words[2] = {};
-  if constexpr (kEncoding == Encoding::kInt4) {
-    words[0] = *reinterpret_cast<const uint32_t*>(codes + dim / 2);
-  } else {
-    words[0] = *reinterpret_cast<const uint32_t*>(codes + dim);
-    words[1] = *reinterpret_cast<const uint32_t*>(codes + dim + 4);
-  }
+  LoadEight<kEncoding>(codes, dim, words);
   const int64_t v_groups = (work.head_dim + kValueGroup - 1) / kValueGroup * work.page_slots;
   const uint16_t* v_scale = params + 2 * work.head_dim + dim / kValueGroup * work.page_slots + slot;
   uint32_t pairs[4];

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "kernels/page_codec.h"
 
 namespace headway::ref {
 namespace {
@@ -28,6 +29,26 @@ void QueryLogits(const PageFormat& format, float scale, const KeyLogitsItem& ite
       sum += double{q[i]} * double{LoadAsFloat(k, i, format.dtype)};
     }
     logits[key] = static_cast<float>(sum * double{scale});
+  }
+}
+
+// A slot's key, or value, in the dtype.
+void GatherRow(const PageFormat& format, const GatherSlotsItem& item, bool of_keys, int64_t taken,
+               std::byte* row) {
+  const PageRun& run = item.from;
+  const std::byte* plane = of_keys ? run.k : run.v;
+  if (run.params == nullptr) {
+    std::memcpy(row, plane + SlotOffset(format, run, 0, taken),
+                static_cast<size_t>(format.head_dim) * DTypeBytes(format.dtype));
+    return;
+  }
+  const int64_t slot = run.first_slot + taken, page = slot / format.page_slots;
+  std::vector<double> numbers(static_cast<size_t>(format.head_dim));
+  (of_keys ? DecodeKeyRow : DecodeValueRow)(format, plane + page * run.page_stride,
+                                            run.params + page * run.params_page_stride,
+                                            slot % format.page_slots, numbers.data());
+  for (int64_t i = 0; i < format.head_dim; ++i) {
+    StoreFloat(row, i, format.dtype, static_cast<float>(numbers[static_cast<size_t>(i)]));
   }
 }
 
@@ -70,14 +91,12 @@ void KeyWeights(std::span<const KeyWeightsItem> items) {
 }
 
 void GatherSlots(const PageFormat& format, std::span<const GatherSlotsItem> items) {
-  const size_t row_bytes = static_cast<size_t>(format.head_dim) * DTypeBytes(format.dtype);
   for (const GatherSlotsItem& item : items) {
     for (int64_t i = 0; i < item.count; ++i) {
       const int64_t taken = item.slots == nullptr ? i : item.slots[i];
-      std::memcpy(item.to.k + SlotOffset(format, item.to, 0, i),
-                  item.from.k + SlotOffset(format, item.from, 0, taken), row_bytes);
-      std::memcpy(item.to.v + SlotOffset(format, item.to, 0, i),
-                  item.from.v + SlotOffset(format, item.from, 0, taken), row_bytes);
+      const int64_t to = SlotOffset(format, item.to, 0, i);
+      GatherRow(format, item, true, taken, item.to.k + to);
+      if (item.to.v != nullptr) GatherRow(format, item, false, taken, item.to.v + to);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/half.h"
+#include "kernels/lossless_codec.h"
 #include "kernels/ref/ref_eviction.h"
 #include "kernels/testing/attention_problem.h"
 
@@ -15,7 +16,16 @@ constexpr float kUnseen = -std::numeric_limits<float>::infinity();
 
 PagedKv::Shape ShapeOf(const PageFormat& format, int64_t first_slot, int64_t count,
                        const PageLayout& layout) {
-  return {.format = format, .first_slot = first_slot, .count = count, .layout = layout};
+  return {.format = format,
+          .first_slot = first_slot,
+          .count = count,
+          .layout = layout,
+          .tiny_numbers = format.encoding == Encoding::kLossless};
+}
+
+PageFormat Plain(PageFormat format) {
+  format.encoding = Encoding::kNone;
+  return format;
 }
 
 }  // namespace
@@ -193,13 +203,22 @@ std::string KeyWeightsProblem::Disagreement(const KeyWeightsOutputs& actual) {
   return wrong.empty() ? compare("max", expected.max, actual.max, 1) : wrong;
 }
 
+PageFormat AnyEncoding(const PageFormat& format, Random& random) {
+  PageFormat encoded = format;
+  encoded.encoding = Pick(random, {Encoding::kNone, Encoding::kInt8, Encoding::kFp8E4M3,
+                                   Encoding::kInt4, Encoding::kLossless});
+  const bool takes = encoded.encoding != Encoding::kLossless || lossless::Takes(encoded);
+  return takes ? encoded : format;
+}
+
 GatherSlotsProblem::GatherSlotsProblem(const PageFormat& format, const PageLayout& from_layout,
                                        const PageLayout& to_layout, Random& random)
     : from(ShapeOf(format, random.Below(2 * format.page_slots), 1 + random.Below(300), from_layout),
            random),
-      to(ShapeOf(format, random.Below(2 * format.page_slots), random.Below(200), to_layout),
+      to(ShapeOf(Plain(format), random.Below(2 * format.page_slots), random.Below(200), to_layout),
          random) {
   in_order = to.shape().count <= from.shape().count && random.Below(3) == 0;
+  keys_only = random.Below(4) == 0;
   for (int64_t i = 0; i < to.shape().count; ++i) {
     slots.push_back(static_cast<int32_t>(in_order ? i : random.Below(from.shape().count)));
     for (int64_t channel = 0; channel < format.head_dim; ++channel) {
@@ -211,18 +230,22 @@ GatherSlotsProblem::GatherSlotsProblem(const PageFormat& format, const PageLayou
 
 GatherSlotsItem GatherSlotsProblem::ItemIn(std::byte* from_memory, std::byte* to_memory,
                                            const int32_t* at_slots) {
-  return {.from = from.RunIn(from_memory),
-          .slots = in_order ? nullptr : at_slots,
-          .count = to.shape().count,
-          .to = to.RunIn(to_memory)};
+  GatherSlotsItem item = {.from = from.RunIn(from_memory),
+                          .slots = in_order ? nullptr : at_slots,
+                          .count = to.shape().count,
+                          .to = to.RunIn(to_memory)};
+  if (keys_only) item.to.v = nullptr;
+  return item;
 }
 
 const std::vector<std::byte>& GatherSlotsProblem::Expected() {
   for (size_t i = 0; i < slots.size(); ++i) {
     for (int64_t channel = 0; channel < to.shape().format.head_dim; ++channel) {
       const auto slot = static_cast<int64_t>(i);
-      to.SetK(0, slot, channel, from.K(0, slots[i], channel));
-      to.SetV(0, slot, channel, from.V(0, slots[i], channel));
+      const auto at = static_cast<size_t>(channel);
+      to.SetK(0, slot, channel, static_cast<float>(from.KeyRow(0, slots[i])[at]));
+      if (keys_only) continue;
+      to.SetV(0, slot, channel, static_cast<float>(from.ValueRow(0, slots[i])[at]));
     }
   }
   return to.memory();

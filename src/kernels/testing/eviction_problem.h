@@ -82,10 +82,13 @@ class KeyWeightsProblem {
   KeyWeightsOutputs outputs, before;
 };
 
+// The same with pages in any encoding that takes it, or in none.
+PageFormat AnyEncoding(const PageFormat& format, Random& random);
+
 // Slots of one run, in any order, and where they go.
 class GatherSlotsProblem {
  public:
-  // Runs of `format` as the layouts have them.
+  // Runs of `format` as the layouts have them; the second is not encoded.
   GatherSlotsProblem(const PageFormat& format, const PageLayout& from_layout,
                      const PageLayout& to_layout, Random& random);
 
@@ -96,7 +99,8 @@ class GatherSlotsProblem {
 
   PagedKv from, to;
   std::vector<int32_t> slots;
-  bool in_order = false;  // the first ones, of which the item has no list
+  bool in_order = false;   // the first ones, of which the item has no list
+  bool keys_only = false;  // the item has no place for values
 };
 
 }  // namespace headway
