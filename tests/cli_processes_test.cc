@@ -6,75 +6,14 @@
 #include <filesystem>
 #include <thread>
 
-#include "support/cli.h"
+#include "support/mpirun.h"
 
 namespace headway {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Clock = std::chrono::steady_clock;
-
-const std::string kProgram = HEADWAY_BINARY;
-
-class Mpirun : public Cli {
- protected:
-  Mpirun() {
-    program_ = HEADWAY_MPIRUN;
-    in_child_ = [] {
-      for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-                               "OMPI_MCA_rmaps_base_oversubscribe"}) {
-        setenv(name, "1", 1);
-      }
-      // Containers may forbid what it would use.
-      setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
-    };
-  }
-
-  static Args OnRanks(int processes, const Args& args) {
-    Args all = {"-n", std::to_string(processes), kProgram};
-    all.insert(all.end(), args.begin(), args.end());
-    return all;
-  }
-  // Two ranks with command lines of their own.
-  static Args Apart(const Args& first, const Args& second) {
-    Args all = {"-n", "1"};
-    all.insert(all.end(), first.begin(), first.end());
-    all.insert(all.end(), {":", "-n", "1"});
-    all.insert(all.end(), second.begin(), second.end());
-    return all;
-  }
-
-  // A run that fails with one line of the program's; the launcher adds its own.
-  void ExpectOneError(const Args& args, const std::string& message) {
-    const Clock::time_point begin = Clock::now();
-    const Outcome outcome = Run(args);
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));  // ends
-    EXPECT_NE(outcome.status, 0);
-    EXPECT_EQ(outcome.out, "");
-    EXPECT_THAT(outcome.err, HasSubstr(message));
-    size_t errors = 0;
-    for (size_t at = 0; (at = outcome.err.find("headway: error: ", at)) != std::string::npos;
-         ++at) {
-      ++errors;
-    }
-    EXPECT_EQ(errors, 1u) << outcome.err;
-  }
-
-  // The process of a rank that `launcher` has started; 0: there is none yet.
-  static pid_t ProcessOf(pid_t launcher, int rank) {
-    const std::string id = std::to_string(launcher);
-    std::istringstream children(ReadFile("/proc/" + id + "/task/" + id + "/children"));
-    const std::string name = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
-    for (pid_t child = 0; children >> child;) {
-      std::istringstream values(ReadFile("/proc/" + std::to_string(child) + "/environ"));
-      for (std::string value; std::getline(values, value, '\0');) {
-        if (value == name) return child;
-      }
-    }
-    return 0;
-  }
-};
+using Clock = Mpirun::Clock;
 
 // The bytes of a safetensors file, one of the last norm changed.
 std::string WithAnotherNorm(std::string bytes) {
@@ -209,9 +148,6 @@ TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
 TEST_F(Mpirun, RanksThatDoNotFitTogetherAreRefused) {
   ExpectOneError(OnRanks(3, kRun), "--tp 2: each process is one rank, and the launcher started 3");
   ExpectOneError(OnRanks(1, kRun), "the launcher started 1");
-  Args shared = kRun;
-  shared.insert(shared.end(), {"--session", dir_.File("session")});
-  ExpectOneError(OnRanks(2, shared), "--session: ranks in processes do not share a session yet");
   Args more = {kProgram}, less = {kProgram};
   for (Args* args : {&more, &less}) args->insert(args->end(), kRun.begin(), kRun.end());
   more.push_back("--ignore-eos");
@@ -271,12 +207,11 @@ TEST_F(Mpirun, ARankThatIsKilledEndsAll) {
     EXPECT_NE(outcome.status, 0);
     EXPECT_THAT(outcome.err, HasSubstr("exited on signal 9"));
     EXPECT_THAT(outcome.err, Not(HasSubstr("headway: ")));
-    // It is gone, too: its command line is.
-    const std::string line = "/proc/" + std::to_string(other) + "/cmdline";
-    while (!ReadFile(line).empty() && Clock::now() - begin < std::chrono::seconds(10)) {
+    // It is gone, too.
+    while (IsThere(other) && Clock::now() - begin < std::chrono::seconds(10)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    EXPECT_EQ(ReadFile(line), "");
+    EXPECT_FALSE(IsThere(other));
   }
 }
 

@@ -61,6 +61,9 @@ class File {
   virtual Status Truncate(int64_t size) = 0;  // also grows
   virtual Result<int64_t> Size() = 0;
   virtual Result<FileIdentity> Identity() = 0;
+  // Lets others open what is open in kReadWrite or kCreate in kShared; they and this object hold
+  // its lock then. kIo, "in use by another process", when one has taken the lock in that moment.
+  virtual Status ShareLock() = 0;
   // True when reads and writes go past the page cache (O_DIRECT was accepted).
   virtual bool direct() const = 0;
 };
@@ -73,6 +76,7 @@ inline constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 enum class OpenMode {
   kRead,       // must exist
   kReadWrite,  // must exist; locked: kIo, "in use by another process", when it still is after 1 s
+  kShared,     // must exist; locked together with others that share it, waited for as above
   kCreate,     // created or emptied; locked
   kTemporary,  // created, and gone when closed (the path names the directory)
 };

@@ -95,14 +95,15 @@ bool Names(const std::string& path, int fd) {
          named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
-// The one writer's claim to a file, until it is closed. A file system that has no locks gives none.
-// The kernel lets go of the files of a killed process a little after its end, when what io_uring
-// has in flight is done: hence some patience.
-Status LockFile(int fd, const std::string& path) {
+// The claim to write a file, one process's (LOCK_EX) or that of all who share it (LOCK_SH), until
+// it is closed. A file system that has no locks gives none. The kernel lets go of the files of a
+// killed process a little after its end, when what io_uring has in flight is done: hence some
+// patience.
+Status LockFile(int fd, const std::string& path, int lock) {
   constexpr int kAttempts = 200;
   constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 10'000'000};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OkStatus();
+    if (flock(fd, lock | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OkStatus();
     nanosleep(&kPause, nullptr);
   }
   return Status(StatusCode::kIo, fmt::format("cannot open {}: in use by another process", path));
@@ -145,6 +146,8 @@ class PosixFile : public File {
     if (fstat(fd_.get(), &info) != 0) return IoError("inspect", path_, errno);
     return IdentityOf(info);
   }
+
+  Status ShareLock() override { return LockFile(fd_.get(), path_, LOCK_SH); }
 
   bool direct() const override { return io_ == FileIo::kDirect; }
 
@@ -231,7 +234,8 @@ class PosixEnv : public Env {
   explicit PosixEnv(const PosixEnvOptions& options) : batcher_(options) {}
 
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) override {
-    const bool writes = mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;
+    const bool shares = mode == OpenMode::kShared;
+    const bool writes = shares || mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;
     for (;;) {
       Fd fd = mode == OpenMode::kTemporary ? OpenTemporary(path) : OpenNamed(path, mode);
       if (!fd.ok()) {
@@ -240,7 +244,7 @@ class PosixEnv : public Env {
       }
       FileIdentity identity;
       Status status = CheckRegular(fd.get(), path, &identity);
-      if (status.ok() && writes) status = LockFile(fd.get(), path);
+      if (status.ok() && writes) status = LockFile(fd.get(), path, shares ? LOCK_SH : LOCK_EX);
       if (!status.ok()) return status;
       // Who held the lock before may have renamed the file in the meantime.
       if (writes && !Names(path, fd.get())) continue;
@@ -368,7 +372,7 @@ class PosixEnv : public Env {
  private:
   static Fd OpenNamed(const std::string& path, OpenMode mode) {
     int flags = O_RDONLY;
-    if (mode == OpenMode::kReadWrite) flags = O_RDWR;
+    if (mode == OpenMode::kReadWrite || mode == OpenMode::kShared) flags = O_RDWR;
     if (mode == OpenMode::kCreate) flags = O_RDWR | O_CREAT;
     // O_NONBLOCK keeps a named pipe, which is refused later, from blocking for ever. It must not
     // stay: io_uring would answer EAGAIN instead of waiting for the disk.

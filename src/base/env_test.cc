@@ -223,6 +223,29 @@ TEST_P(EnvTest, OpenModes) {
   EXPECT_FALSE(env_->Open(dir_.path(), OpenMode::kCreate, FileIo::kCached).ok());
 }
 
+// One has the file alone until it shares its lock, and then nobody has as long as one is left.
+TEST_P(EnvTest, ALockIsShared) {
+  const std::string path = dir_.File("shared");
+  WriteText(path, "hello");
+  const auto try_open = [&](OpenMode mode) {
+    return env_->Open(path, mode, FileIo::kCached).status().message();
+  };
+  std::unique_ptr<File> first = Open(path, OpenMode::kReadWrite);
+  EXPECT_THAT(try_open(OpenMode::kShared), HasSubstr("in use by another process"));
+  ASSERT_TRUE(first->ShareLock().ok());
+  std::unique_ptr<File> second = Open(path, OpenMode::kShared);
+  std::byte byte{'J'};
+  const IoPiece piece = {&byte, 1, 0};
+  EXPECT_TRUE(second->Write({&piece, 1}).ok());
+  first.reset();
+  EXPECT_THAT(try_open(OpenMode::kReadWrite), HasSubstr("in use by another process"));
+  second.reset();
+  EXPECT_EQ(try_open(OpenMode::kReadWrite), "");
+  EXPECT_NE(env_->Open(dir_.File("none"), OpenMode::kShared, FileIo::kCached).status().message(),
+            "");
+  EXPECT_EQ(*env_->ReadFile(path), "Jello");
+}
+
 TEST_P(EnvTest, MapShowsTheFile) {
   WriteText(dir_.File("map"), std::string(10'000, 'm') + "end");
   Result<std::unique_ptr<MappedFile>> map = env_->Map(dir_.File("map"));

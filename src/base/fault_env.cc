@@ -58,6 +58,7 @@ class FaultEnv::FaultFile : public File {
 
   Result<int64_t> Size() override { return base_->Size(); }
   Result<FileIdentity> Identity() override { return base_->Identity(); }
+  Status ShareLock() override { return base_->ShareLock(); }
   bool direct() const override { return base_->direct(); }
 
  private:

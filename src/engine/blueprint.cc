@@ -12,7 +12,6 @@
 #include "headway/refusal.h"
 #include "kernels/lossless_codec.h"
 #include "kernels/page_codec.h"
-#include "kv/session/session_sizes.h"
 #include "plan/choose.h"
 
 namespace headway {
@@ -212,8 +211,7 @@ void TakeBudgets(const BlueprintInputs& inputs, plan::PlanRequest* request) {
                             settings.placement != kv::PlacementKind::kDiskOnly;
   request->keep_on_host = settings.placement != kv::PlacementKind::kDiskOnly;
   if (settings.session.has_value() && !settings.eviction.evicts()) {
-    request->session = {kv::kSessionSuperblocks, kv::kManifestFields, kv::kManifestToken,
-                        kv::kManifestSlab,       kv::kManifestPage,   kv::kManifests};
+    request->session = SessionSizesOf(settings.ranks);
   }
 }
 

@@ -8,13 +8,9 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "engine/draft_settings.h"
-#include "engine/eviction_settings.h"
 #include "engine/found_shares.h"
 #include "engine/orders.h"
-#include "engine/session_check.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kv/session/split_session.h"
-#include "model/config_identity.h"
 
 namespace headway {
 namespace {
@@ -22,12 +18,6 @@ namespace {
 // What streamed weights leave of a limit.
 int64_t Behind(int64_t limit, int64_t weights) {
   return limit == kNoLimit ? limit : limit - weights;
-}
-
-// Ranks that share a session have one limit.
-int64_t DiskLimit(const Settings& settings) {
-  const int64_t limit = settings.DiskLimit();
-  return limit == kNoLimit || !settings.session.has_value() ? limit : limit * settings.ranks;
 }
 
 }  // namespace
@@ -40,16 +30,12 @@ int HostThreads(const hardware::Target& target, int threads, CoresBeside beside)
   return given ? threads : std::max(1, threads - 1);
 }
 
-Result<kv::Manifest> SessionManifest(Env& env, const Settings& settings) {
-  if (!settings.session.has_value() || !env.Exists(settings.session->path)) return kv::Manifest{};
-  return kv::InspectSession(&env, settings.session->path);
-}
-
 Context::Impl::Impl(const ContextParts& p)
     : parts(p),
+      processes(p.processes),
       kv_budget(Option::kKvMemory, p.settings->memory.kv, p.device_budget),
       host_budget(Option::kHostMemory, Behind(p.settings->memory.host, p.host_weights)),
-      disk_budget(Option::kDiskMemory, Behind(DiskLimit(*p.settings), p.disk_weights)),
+      disk_budget(Option::kDiskMemory, Behind(DiskLimit(p), p.disk_weights)),
       memory_budget("memory", kNoLimit),
       pool(p.settings->target.pool_threads()) {
   for (Assembly* const each : {&assembly, &draft_assembly}) {
@@ -99,49 +85,6 @@ Status Context::Impl::GoOnPlain(std::unique_ptr<Impl>* impl, PlainContext plain)
   *impl = std::make_unique<Impl>(parts);
   (*impl)->broken = made.status();
   return made.status();
-}
-
-uint64_t Context::Impl::TokenizerHash() const {
-  return parts.tokenizer == nullptr ? 0 : parts.tokenizer->Hash();
-}
-
-Status Context::Impl::CheckSession(const kv::Manifest& manifest) const {
-  if (manifest.format.layers == 0) return OkStatus();  // there is none yet
-  if (manifest.weights_hash != parts.weights_hash) {
-    return OtherModel(*parts.settings->session, "other weights");
-  }
-  if (manifest.tokenizer_hash != TokenizerHash()) {
-    return OtherModel(*parts.settings->session, "another tokenizer.json");
-  }
-  return OkStatus();
-}
-
-Result<std::shared_ptr<kv::SlabFile>> Context::Impl::OpenSession(
-    std::unique_ptr<kv::SessionClaim> claim, const kv::CacheFormat& format) {
-  if (claim == nullptr) return parts.session == nullptr ? nullptr : parts.session->file;
-  const kv::CacheFormat& cut = claim->manifest().format;
-  const bool same =
-      cut.group_heads == format.group_heads && cut.segment_pages == format.segment_pages;
-  Result<std::unique_ptr<kv::SlabFile>> file(StatusCode::kCancelled, "");
-  if (claim->exists() && same) {
-    file = kv::SlabFile::OpenSession(std::move(claim), &disk_budget);
-  } else if (claim->exists() && shared() && cut.segment_pages == format.segment_pages) {
-    Log(LogLevel::kWarning, "session " + parts.settings->session->path +
-                                " is copied, so that ranks find each head by itself");
-    file = kv::SplitSession(std::move(claim), &disk_budget);
-  } else {
-    if (claim->exists()) {
-      Log(LogLevel::kWarning,
-          "session " + parts.settings->session->path + " is cut for larger budgets (head group " +
-              std::to_string(cut.group_heads) + ", segment " +
-              std::to_string(cut.segment_tokens()) +
-              "): the prompt is read again into head group " + std::to_string(format.group_heads) +
-              ", segment " + std::to_string(format.segment_tokens()));
-    }
-    file = kv::SlabFile::CreateSession(std::move(claim), format, &disk_budget);
-  }
-  if (!file.ok()) return file.status();
-  return std::shared_ptr<kv::SlabFile>(std::move(*file));
 }
 
 Status Context::Impl::MakeHostAttention(const Blueprint& blueprint) {
@@ -210,21 +153,6 @@ void Context::Impl::GiveBudgets(Layout* layout) {
   layout->store.disk_budget = shares ? parts.session->budget : &disk_budget;
 }
 
-kv::SessionHeads Context::Impl::HeadsInSession() const {
-  kv::SessionHeads heads;
-  if (!parts.settings->session.has_value() || !shared()) return heads;
-  heads.all = parts.share->whole.shape.kv_heads;
-  for (const HeadSet& layer : parts.share->shard.kv_heads) heads.own.push_back(layer.heads);
-  return heads;
-}
-
-kv::Manifest Context::Impl::ManifestOf(const kv::SessionClaim* claim) const {
-  if (claim != nullptr) return claim->manifest();
-  return parts.session == nullptr || parts.session->file == nullptr
-             ? kv::Manifest{}
-             : parts.session->file->manifest();
-}
-
 Status Context::Impl::BuildDraft(const Blueprint& blueprint) {
   if (blueprint.draft == nullptr) return OkStatus();
   if (Status s = OpenDevice(&draft_assembly); !s.ok()) return s;
@@ -239,8 +167,7 @@ Status Context::Impl::BuildDraft(const Blueprint& blueprint) {
 
 Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim) {
   if (Status s = OpenDevice(&assembly); !s.ok()) return s;
-  const kv::Manifest manifest = ManifestOf(claim.get());
-  if (Status s = CheckSession(manifest); !s.ok()) return s;
+  if (claim != nullptr) session_note = claim->manifest().note;
   Layout layout = blueprint.layout;
   GiveBudgets(&layout);
   (layout.kept.has_value() ? layout.kept->store : layout.store).session_heads = HeadsInSession();
@@ -248,11 +175,11 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
       OpenSession(std::move(claim),
                   kv::SessionFormatOf(layout.kept.has_value() ? layout.kept->store : layout.store));
   if (!file.ok()) return file.status();
+  const std::shared_ptr<kv::SlabFile> opened = *file;
   if (shared()) {
-    session = {*file, layout.store.disk_budget};
+    session = {opened, layout.store.disk_budget};
     saving.SetRanks(parts.communicator->ranks());
   }
-  const bool restores = *file != nullptr && (*file)->manifest().format.layers > 0;
   if (Status s = MakeHostAttention(blueprint); !s.ok()) return s;
   // Before the other cache, which fills what is left of the device.
   if (Status s = BuildDraft(blueprint); !s.ok()) return s;
@@ -270,48 +197,9 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
                      parts.settings->plans == Settings::Plans::kCorrected, draft_model.get(),
                      parts.settings->drafts.by == DraftSettings::By::kModel, parts.communicator},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
-  session_note = manifest.note;
   found_key = blueprint.found_key;
-  return restores ? RestoreSession(manifest) : OkStatus();
-}
-
-Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
-  if (manifest.tokens.empty()) return OkStatus();
-  if (static_cast<int64_t>(manifest.tokens.size()) > assembly.executor->limits().length) {
-    return Status(StatusCode::kInvalidArgument,
-                  Refusal{{"session " + parts.settings->session->path + " holds " +
-                               std::to_string(manifest.tokens.size()) + " tokens and the context " +
-                               std::to_string(assembly.executor->limits().length) + "; raise ",
-                           Option::kLength}});
-  }
-  const bool kept = manifest.kept.has_value();
-  Result<kv::SequenceId> sequence = (kept ? assembly.kept_store : assembly.store)->Restore();
-  if (!sequence.ok()) return sequence.status();
-  Slot& slot = generator->slots()[0];
-  slot.sequence = *sequence;
-  slot.tokens = manifest.tokens;
-  slot.rope_hash = manifest.rope_hash;
-  slot.approximate = manifest.approximate;
-  if (kept) slot.kept_from = manifest.kept->from;
-  session_tokens = static_cast<int64_t>(manifest.tokens.size());
-  return OkStatus();
-}
-
-kv::Manifest Context::Impl::SessionMeta(std::string_view note) const {
-  kv::Manifest meta;
-  meta.note = note;
-  meta.model_config =
-      ConfigIdentity(parts.share == nullptr ? parts.model->config() : parts.share->whole);
-  meta.weights_hash = parts.weights_hash;
-  meta.tokenizer_hash = TokenizerHash();
-  meta.rope_hash = generator->slots()[0].rope_hash;
-  meta.approximate = generator->slots()[0].approximate;
-  if (const Slot& slot = generator->slots()[0]; slot.kept()) {
-    meta.kept.emplace();
-    meta.kept->policy = EvictionWords(parts.settings->eviction);
-    meta.kept->from = slot.kept_from;
-  }
-  return meta;
+  const bool restores = opened != nullptr && opened->manifest().format.layers > 0;
+  return restores ? RestoreSession(opened->manifest()) : OkStatus();
 }
 
 const char* FinishReasonName(FinishReason reason) {

@@ -55,6 +55,7 @@ struct ContextParts {
   uint64_t weights_hash = 0;             // for a session
   Communicator* communicator = nullptr;  // of a rank; null: the model is whole
   const RankShare* share = nullptr;      // the same
+  ProcessGroup* processes = nullptr;     // of a rank in a process of its own; else null
   // Of the first of several ranks in one process, for the others; null for itself.
   const SharedSession* session = nullptr;
   // Of a context of lossless pages that can go on with plain ones; else null.
@@ -85,19 +86,35 @@ struct Context::Impl {
   Status CheckSession(const kv::Manifest& manifest) const;
   uint64_t TokenizerHash() const;
   kv::SessionHeads HeadsInSession() const;
-  // What the session held before this context; of no layers without one.
-  kv::Manifest ManifestOf(const kv::SessionClaim* claim) const;
-  // The session's file: null without one.
+  // Of the session's file, which ranks in one process have one budget for.
+  static int64_t DiskLimit(const ContextParts& parts);
+  // Of the session what a rank in a process of its own has.
+  kv::SlabFileShare ShareOfSession() const;
+  // The session's file: null without one. `claim` is null for ranks from 1 on.
   Result<std::shared_ptr<kv::SlabFile>> OpenSession(std::unique_ptr<kv::SessionClaim> claim,
                                                     const kv::CacheFormat& format);
+  Result<std::unique_ptr<kv::SlabFile>> OpenClaimed(std::unique_ptr<kv::SessionClaim> claim,
+                                                    const kv::CacheFormat& format);
+  // The same on ranks in processes, which open what the first one has.
+  Result<std::unique_ptr<kv::SlabFile>> OpenTogether(std::unique_ptr<kv::SessionClaim> claim,
+                                                     const kv::CacheFormat& format);
+  // Of such ranks the first one's claim, once each head has slabs of its own.
+  Result<std::unique_ptr<kv::SessionClaim>> Split(std::unique_ptr<kv::SessionClaim> claim) const;
   // The path `host` and its share, of which the plan is told, if the settings want it.
   Status MakeHostAttention(const Blueprint& blueprint);
   Status RestoreSession(const kv::Manifest& manifest);
   kv::Manifest SessionMeta(std::string_view note) const;
   // What this rank has of the session, written to its file, which ranks in one process share.
   Result<kv::Manifest> WriteSession(std::string_view note);
-  // Of the first of them: what all have written, as one.
+  // Of the first of them: what all have written, as one. The same on each of those in processes.
   Status SaveOnRanks(std::string_view note);
+  Status SaveInProcess(std::string_view note);
+  // Of their first: what it has, and what the others have told it of theirs.
+  Status CommitParts(Result<kv::Manifest> own, const std::vector<std::string>& others);
+  // Whether others must take part in what the first one does within its on_progress.
+  bool MaySave(const Hooks& hooks) const {
+    return session.file != nullptr && hooks.on_progress != nullptr;
+  }
   // `hooks`, with which a save within on_progress is one of all ranks.
   Hooks HooksOf(Impl& rank, const Hooks& hooks);
 
@@ -127,9 +144,8 @@ struct Context::Impl {
   const ContextParts parts;
   // In the order in which they are built; destroyed in reverse.
   std::unique_ptr<RankGroup> group;  // of the first of several ranks in this process; else null
-  // Of a rank in a process of its own; else null. The others know the first one's context by an id.
-  ProcessGroup* processes = nullptr;
-  std::optional<int64_t> shared_id;
+  ProcessGroup* const processes;     // as in the parts
+  std::optional<int64_t> shared_id;  // by which the others know the first one's context
   Trace trace;
   Budget kv_budget, host_budget, disk_budget;
   Budget memory_budget;  // RAM that no other budget counts
@@ -142,7 +158,7 @@ struct Context::Impl {
   std::unique_ptr<Reconstruction> reconstruction;  // where prompts are repeated; else null
   std::unique_ptr<Generator> generator;
   PlanReport plan;
-  SharedSession session;  // of the first of several ranks in this process
+  SharedSession session;  // of the first of several ranks in this process, or of one in its own
   SharedSave saving;      // into it
   int64_t session_tokens = 0;
   std::string session_note;

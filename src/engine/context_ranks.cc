@@ -6,7 +6,9 @@
 #include "engine/orders.h"
 #include "engine/processes.h"
 #include "engine/ranks.h"
+#include "engine/saved_part.h"
 #include "headway/refusal.h"
+#include "parallel/group_errors.h"
 
 namespace headway {
 
@@ -35,7 +37,8 @@ Status Context::Impl::CallRanks(const std::string& order,
 Result<std::vector<Generation>> Context::Impl::GenerateOnRanks(std::span<const Request> requests,
                                                                const Hooks& hooks) {
   std::vector<Generation> made;
-  const std::string order = OrderTo(Order::kGenerate, requests, hooks.on_text != nullptr);
+  const std::string order =
+      OrderTo(Order::kGenerate, requests, hooks.on_text != nullptr, MaySave(hooks));
   const Status status = CallRanks(order, [&](Impl& rank) {
     const Hooks own = HooksOf(rank, hooks);
     Result<std::vector<Generation>> of_rank = rank.generator->Generate(requests, own);
@@ -50,7 +53,7 @@ Result<Context::ScoreResult> Context::Impl::ScoreOnRanks(std::span<const TokenId
                                                          const ScorePart& part,
                                                          const Hooks& hooks) {
   ScoreResult made;
-  const std::string order = OrderTo(Order::kScore, tokens, part.begin, part.end);
+  const std::string order = OrderTo(Order::kScore, tokens, part.begin, part.end, MaySave(hooks));
   const Status status = CallRanks(order, [&](Impl& rank) {
     const Hooks own = HooksOf(rank, hooks);
     ScorePart of_rank = part;
@@ -98,24 +101,27 @@ Result<kv::Manifest> Context::Impl::WriteSession(std::string_view note) {
 }
 
 Status Context::Impl::SaveOnRanks(std::string_view note) {
-  const auto write = [&](Impl& rank) { return rank.WriteSession(&rank == this ? note : ""); };
-  Status written;
-  switch (saving.at()) {
-    case SharedSave::At::kInLoneHook:
-      return OkStatus();
-    case SharedSave::At::kInCall:
-      return Status(StatusCode::kInvalidArgument,
-                    "ranks save their session between calls, or within on_progress");
-    case SharedSave::At::kInHook:
-      written = saving.WriteOnAll([&] { return write(*this); });
-      break;
-    case SharedSave::At::kBetweenCalls:
-      written = EachRank("", [&](Impl& rank) {
-        saving.Write(rank.parts.communicator->rank(), [&] { return write(rank); });
-        return OkStatus();
-      });
-      break;
+  const SharedSave::At at = saving.at();
+  if (at == SharedSave::At::kInLoneHook) return OkStatus();
+  if (at == SharedSave::At::kInCall) {
+    return Status(StatusCode::kInvalidArgument,
+                  "ranks save their session between calls, or within on_progress");
   }
+  const bool in_hook = at == SharedSave::At::kInHook;
+  if (in_hook) {
+    if (Status s = saving.BeginOnAll(); !s.ok()) return s;
+  }
+  if (processes != nullptr) {
+    if (in_hook) return SaveInProcess(note);
+    return Together(*processes, OrderTo(Order::kSave), [&] { return SaveInProcess(note); });
+  }
+  const auto write = [&](Impl& rank) { return rank.WriteSession(&rank == this ? note : ""); };
+  const Status written =
+      in_hook ? saving.WriteOnAll(*parts.communicator, [&] { return write(*this); })
+              : EachRank("", [&](Impl& rank) {
+                  saving.Write(rank.parts.communicator->rank(), [&] { return write(rank); });
+                  return OkStatus();
+                });
   if (!written.ok()) return written;
   std::vector<kv::LayerHeads> heads = {HeadsInSession().own};
   for (const std::unique_ptr<Impl>& rank : others) heads.push_back(rank->HeadsInSession().own);
@@ -124,18 +130,63 @@ Status Context::Impl::SaveOnRanks(std::string_view note) {
   return generator->StoreOf(generator->slots()[0]).CommitSession(*all);
 }
 
+Status Context::Impl::SaveInProcess(std::string_view note) {
+  Communicator& communicator = *parts.communicator;
+  const bool first = communicator.rank() == 0;
+  Result<kv::Manifest> own = WriteSession(note);
+  if (own.ok() && !first) {
+    if (Status s = session.file->Offer(*own); !s.ok()) own = s;
+  }
+  const std::string told = first ? std::string() : WordsOfPart(own, HeadsInSession().own);
+  const Result<std::vector<std::string>> parts_of_all = processes->GatherTexts(told);
+  Status saved = parts_of_all.status();
+  if (saved.ok() && first) saved = CommitParts(std::move(own), *parts_of_all);
+  // What could not be gathered ranks know alike, or they are at different points.
+  const Result<int64_t> committed = communicator.OfFirst(saved.ok() ? 1 : 0);
+  if (first) return saved;
+  session.file->Settle(committed.ok() && *committed != 0);
+  return committed.status();
+}
+
+Status Context::Impl::CommitParts(Result<kv::Manifest> own,
+                                  const std::vector<std::string>& others_words) {
+  std::vector<kv::LayerHeads> heads = {HeadsInSession().own};
+  saving.Write(0, [&] { return std::move(own); });
+  const auto ranks = static_cast<int>(others_words.size());
+  for (int rank = 1; rank < ranks; ++rank) {
+    Result<kv::Manifest> part =
+        PartOfWords(others_words[static_cast<size_t>(rank)], &heads.emplace_back());
+    saving.Write(rank, [&]() -> Result<kv::Manifest> {
+      if (!part.ok()) return OfRank(rank, ranks, part.status());
+      return std::move(part);
+    });
+  }
+  const Result<kv::Manifest> all = saving.Join(heads);
+  if (!all.ok()) return all.status();
+  return generator->StoreOf(generator->slots()[0]).CommitSession(*all);
+}
+
 Hooks Context::Impl::HooksOf(Impl& rank, const Hooks& hooks) {
-  Hooks own = HooksOfRank(hooks, *rank.parts.communicator);
-  if (session.file == nullptr || !hooks.on_progress) return own;
-  const bool first = &rank == this;
-  own.on_progress = [this, &rank, &hooks, first](const Progress& progress) {
+  Communicator& communicator = *rank.parts.communicator;
+  Hooks own = HooksOfRank(hooks, communicator);
+  if (!MaySave(hooks)) return own;
+  const auto save = [this, &rank, &communicator] {
+    // What fails the first rank hears of, or else the group is at its end.
+    if (processes != nullptr) {
+      (void)SaveInProcess("");
+    } else {
+      (void)saving.WriteOnAll(communicator, [&] { return rank.WriteSession(""); });
+    }
+  };
+  const bool first = communicator.rank() == 0;
+  own.on_progress = [this, &communicator, &hooks, first, save](const Progress& progress) {
     // While pages come up, which takes each rank as long as it does, there is nothing to save.
     if (progress.phase == Progress::Phase::kRestore) {
       if (first) saving.LeadAlone([&] { hooks.on_progress(progress); });
     } else if (first) {
-      saving.Lead(*parts.communicator, [&] { hooks.on_progress(progress); });
+      saving.Lead(communicator, [&] { hooks.on_progress(progress); });
     } else {
-      saving.Follow(*rank.parts.communicator, [&] { return rank.WriteSession(""); });
+      saving.Follow(communicator, save);
     }
   };
   return own;

@@ -165,6 +165,7 @@ Result<kv::Manifest> Engine::Impl::Session() {
 Status Engine::Impl::FindFingerprint() {
   const std::lock_guard lock(moving);
   if (!settings.session.has_value() || weights_hash.has_value()) return OkStatus();
+  if (processes != nullptr && processes->rank() > 0) return OkStatus();  // the first one asks
   Result<uint64_t> found = WeightsFingerprint(*env, *model, &pool);
   if (!found.ok()) return found.status();
   weights_hash = *found;
@@ -356,6 +357,7 @@ Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phas
 ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
   ContextParts parts;
   parts.communicator = communicator;
+  parts.processes = processes;
   parts.env = env;
   parts.backend = backend.get();
   parts.device_budget = fast_budget();

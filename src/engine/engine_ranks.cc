@@ -226,7 +226,9 @@ Result<Blueprint> Engine::Impl::DrawTogether(const Workload& workload) {
   Result<Blueprint> own(StatusCode::kCancelled, "rank 0 has no plan");
   WireWriter first;
   if (processes->rank() == 0) {
-    own = Draw(workload);
+    // What the blueprint is made by does not change any more.
+    const Status claimed = ClaimSession();
+    own = claimed.ok() ? Draw(workload) : claimed;
     first(own.ok());
     if (own.ok()) first(own->plan);
   }
@@ -253,7 +255,6 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContextTogether(const Workloa
     return context.ok() ? OkStatus() : OfRanks(settings, context.status());
   });
   if (!made.ok()) return made;
-  (*context)->impl_->processes = processes;
   if (processes->rank() == 0) (*context)->impl_->shared_id = id;
   return context;
 }

@@ -203,14 +203,21 @@ int64_t KeptLayout::HostBytes() const {
   return kv::FootprintOf(store).bounce + Evictor::HostBytes(evictor);
 }
 
+plan::SessionSizes SessionSizesOf(int ranks) {
+  return {kv::kSessionSuperblocks,   kv::kManifestFields,       kv::kManifestToken,
+          ranks * kv::kManifestSlab, ranks * kv::kManifestPage, kv::kManifests};
+}
+
 int64_t KeptLayout::FileBytes() const {
   const kv::CacheFormat& format = store.format;
   const int64_t slots = format.page.page_slots;
-  const int64_t contents =
-      kv::kManifestFields + kv::kManifestToken * executor.length +
+  const int64_t of_rank =
       sequence_slabs * (kv::kManifestSlab + format.segment_pages * kv::kManifestPage) +
       kv::kManifestPosition * kept_pages * slots + kv::OpenPageBytes(format, slots - 1) +
       kv::kManifestTable * format.layers * format.kv_heads;
+  // One of the ranks writes the manifest of all.
+  const int64_t contents = kv::kManifestFields + kv::kManifestToken * executor.length +
+                           std::ssize(evictor.heads.ranks) * of_rank;
   const int64_t manifests = kv::kManifests * kv::ManifestSlots(contents, format.slab_bytes());
   return kv::kSessionSuperblocks + (sequence_slabs + manifests) * format.slab_bytes();
 }

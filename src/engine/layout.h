@@ -95,6 +95,10 @@ struct Layout {
 // `gather_tokens` of X are recomputed at a time; 0: nothing is recomputed.
 Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t gather_tokens);
 
+// What a session's file has beside its slabs, as a plan for one of `ranks` ranks counts it: one of
+// them writes the manifest of all.
+plan::SessionSizes SessionSizesOf(int ranks);
+
 // What the parts of a layout take, as plan::CostModel asks.
 plan::CostModel CostsOf(const LayoutBasis& basis);
 

@@ -19,8 +19,9 @@ enum class Order : uint8_t {
   kOpen,       // engine, model, options
   kClose,      // engine or context
   kContext,    // context, engine, workload
-  kGenerate,   // context, requests, whether text is shown
-  kScore,      // context, tokens, begin, end
+  kGenerate,   // context, requests, whether text is shown, whether sessions may be saved within
+  kScore,      // context, tokens, begin, end, the same
+  kSave,       // context
   kFill,       // context, slot, tokens, seed, spread
   kReset,      // context
   kTierBytes,  // context, tier

@@ -30,6 +30,7 @@ class Servant {
     WireReader wire(text);
     Order order{};
     wire(order, id_);
+    makes_ = order == Order::kOpen || order == Order::kContext;
     switch (order) {
       case Order::kLeave:
         *leaves = true;
@@ -45,6 +46,8 @@ class Servant {
         return Generate(wire);
       case Order::kScore:
         return Score(wire);
+      case Order::kSave:
+        return contexts_.at(id_)->SaveSession();
       case Order::kFill:
         return Fill(wire);
       case Order::kReset:
@@ -63,13 +66,18 @@ class Servant {
     return Status(StatusCode::kInternal, "an order that this rank does not know");
   }
 
-  // What the last order made, which the first rank does not have.
-  void Forget() {
-    contexts_.erase(id_);
-    engines_.erase(id_);
+  // What the last order has made, if it makes something, and the first rank does not have.
+  void ForgetMade() {
+    if (makes_) Forget();
   }
 
  private:
+  // Those within which the first rank may save.
+  static Hooks HooksThat(bool saves) {
+    Hooks hooks;
+    if (saves) hooks.on_progress = [](const Progress&) {};
+    return hooks;
+  }
   Status Open(WireReader& wire) {
     std::string model;
     EngineOptions options;
@@ -88,17 +96,18 @@ class Servant {
   }
   Status Generate(WireReader& wire) {
     std::vector<Request> requests;
-    bool shows_text = false;
-    wire(requests, shows_text);
-    Hooks hooks;
+    bool shows_text = false, saves = false;
+    wire(requests, shows_text, saves);
+    Hooks hooks = HooksThat(saves);
     if (shows_text) hooks.on_text = [](int, std::string_view) { return true; };
     return contexts_.at(id_)->Generate(requests, hooks).status();
   }
   Status Score(WireReader& wire) {
     std::vector<TokenId> tokens;
     Context::ScorePart part;
-    wire(tokens, part.begin, part.end);
-    return contexts_.at(id_)->Score(tokens, part, {}).status();
+    bool saves = false;
+    wire(tokens, part.begin, part.end, saves);
+    return contexts_.at(id_)->Score(tokens, part, HooksThat(saves)).status();
   }
   Status Fill(WireReader& wire) {
     int slot = 0;
@@ -109,7 +118,13 @@ class Servant {
     return contexts_.at(id_)->FillSynthetic(slot, tokens, seed, spread);
   }
 
+  void Forget() {
+    contexts_.erase(id_);
+    engines_.erase(id_);
+  }
+
   int64_t id_ = 0;  // of the last order
+  bool makes_ = false;
   std::map<int64_t, std::unique_ptr<Engine>> engines_;
   std::map<int64_t, std::unique_ptr<Context>> contexts_;  // which end before their engines
 };
@@ -143,13 +158,6 @@ Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group) 
 Status CheckProcesses(const ProcessGroup* group, const Settings& settings) {
   const int ranks = settings.ranks;
   if (group == nullptr) return OkStatus();
-  if (ranks > 1 && settings.session.has_value()) {
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{Option::kSession,
-                           ": ranks in processes do not share a session yet: leave out the "
-                           "launcher, and ",
-                           Option::kTensorParallel, " has them in one process"}});
-  }
   if (group->ranks() == ranks) {
     if (ranks == 1 || settings.target.device == "cpu") return OkStatus();
     return Status(StatusCode::kUnsupported,
@@ -209,7 +217,7 @@ Status Processes::Serve() {
       const Result<std::string> order = group_->TextOfFirst("");
       return order.ok() ? servant.Obey(*order, &leaves) : order.status();
     });
-    if (!done.ok()) servant.Forget();
+    if (!done.ok()) servant.ForgetMade();
   }
   return group_->broken();
 }

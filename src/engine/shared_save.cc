@@ -44,20 +44,19 @@ void SharedSave::LeadAlone(const std::function<void()>& hook) {
   at_ = At::kInCall;
 }
 
-void SharedSave::Follow(Communicator& communicator, const WritePart& write) {
+void SharedSave::Follow(Communicator& communicator, const std::function<void()>& save) {
   while (true) {
     const Result<int64_t> told = communicator.OfFirst(kGoOn);
     if (!told.ok() || *told == kGoOn) return;
-    Write(communicator.rank(), write);
-    (void)communicator.OfFirst(kGoOn);  // it is written
+    save();
   }
 }
 
-Status SharedSave::WriteOnAll(const WritePart& write) {
-  const Result<int64_t> told = leading_->OfFirst(kSave);
-  if (!told.ok()) return told.status();
-  Write(leading_->rank(), write);
-  return leading_->OfFirst(kGoOn).status();  // all have written
+Status SharedSave::BeginOnAll() { return leading_->OfFirst(kSave).status(); }
+
+Status SharedSave::WriteOnAll(Communicator& communicator, const WritePart& write) {
+  Write(communicator.rank(), write);
+  return communicator.OfFirst(kGoOn).status();
 }
 
 }  // namespace headway

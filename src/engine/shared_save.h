@@ -1,5 +1,5 @@
-// SharedSave: how ranks in one process save into the one session that they share. Each writes what
-// it has and describes it; the first one commits all of it at once.
+// SharedSave: how ranks save into the one session that they share. Each writes what it has and
+// describes it; the first one commits all of it at once.
 #ifndef HEADWAY_ENGINE_SHARED_SAVE_H_
 #define HEADWAY_ENGINE_SHARED_SAVE_H_
 
@@ -21,17 +21,17 @@ class SharedSave {
   using WritePart = std::function<Result<kv::Manifest>()>;
 
   void SetRanks(int ranks) { parts_.resize(static_cast<size_t>(ranks)); }
-  // On each rank, between two steps of all.
+  // Of each rank, between two steps of all.
   void Write(int rank, const WritePart& write) { parts_[static_cast<size_t>(rank)] = write(); }
   // Once all have: the first one's description with what all have, or the first error. `heads` are
   // those of each rank.
   Result<kv::Manifest> Join(std::span<const kv::LayerHeads> heads);
 
   // Within a call that runs on all ranks, at a point that they all come to. The first one's `hook`
-  // may call WriteOnAll; then the others go on.
+  // may call BeginOnAll; then the others go on.
   void Lead(Communicator& communicator, const std::function<void()>& hook);
-  // On the others, until the first one goes on.
-  void Follow(Communicator& communicator, const WritePart& write);
+  // On the others, until the first one goes on: `save` is their part of a save.
+  void Follow(Communicator& communicator, const std::function<void()>& save);
   // The first one's `hook` is called while ranks are not at one point, but hold what was saved.
   void LeadAlone(const std::function<void()>& hook);
 
@@ -44,7 +44,10 @@ class SharedSave {
   };
   At at() const { return at_; }
   void set_at(At at) { at_ = at; }
-  Status WriteOnAll(const WritePart& write);
+  // In Lead: has the others call `save`.
+  Status BeginOnAll();
+  // What ranks of one process do then, the first one behind BeginOnAll: all have written behind it.
+  Status WriteOnAll(Communicator& communicator, const WritePart& write);
 
  private:
   std::vector<std::optional<Result<kv::Manifest>>> parts_;  // [ranks]

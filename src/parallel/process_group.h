@@ -45,7 +45,12 @@ class ProcessGroup {
   virtual Result<std::string> TextOfFirst(const std::string& text) = 0;
   // In Run: the values of all ranks, one rank after the other; each gives as many.
   virtual Result<std::vector<int64_t>> Gather(std::span<const int64_t> values) = 0;
+  // In Run: every rank's bytes on rank 0, of which each gives as many as it has; on the others
+  // nothing. kUnsupported, on all of them, where these are more than kMostGatheredBytes in all.
+  virtual Result<std::vector<std::string>> GatherTexts(const std::string& text) = 0;
 };
+
+inline constexpr int64_t kMostGatheredBytes = int64_t{1} << 30;
 
 // Joins the other processes of the launcher, once in a process. kUnsupported in a build that has no
 // MPI.

@@ -28,6 +28,7 @@ class CountingFile : public File {
   Status Truncate(int64_t size) override { return file_->Truncate(size); }
   Result<int64_t> Size() override { return file_->Size(); }
   Result<FileIdentity> Identity() override { return file_->Identity(); }
+  Status ShareLock() override { return file_->ShareLock(); }
   bool direct() const override { return file_->direct(); }
 
  private:

@@ -59,14 +59,7 @@ Status SessionClaim::OpenSession() {
 Status SessionClaim::OpenTemporary() {
   const std::string name = TemporarySessionName(path_);
   Result<std::unique_ptr<File>> file = env_->Open(name, OpenMode::kCreate, FileIo::kDirect);
-  if (!file.ok()) {
-    // Users know it by its own name.
-    std::string message = file.status().message();
-    if (const size_t at = message.find(name); at != std::string::npos) {
-      message.replace(at, name.size(), path_);
-    }
-    return OpenError(Status(file.status().code(), message));
-  }
+  if (!file.ok()) return OpenError(UnderOwnName(file.status(), path_));
   temporary_ = std::move(*file);
   return OkStatus();
 }
@@ -80,6 +73,14 @@ void SessionClaim::DropTemporary() {
 }
 
 std::string TemporarySessionName(const std::string& path) { return path + ".headway-tmp"; }
+
+Status UnderOwnName(const Status& status, const std::string& path) {
+  const std::string name = TemporarySessionName(path);
+  std::string message = status.message();
+  const size_t at = message.find(name);
+  if (at == std::string::npos) return status;
+  return Status(status.code(), message.replace(at, name.size(), path));
+}
 
 Result<Manifest> InspectSession(Env* env, const std::string& path) {
   Result<std::unique_ptr<File>> file = env->Open(path, OpenMode::kRead, FileIo::kCached);

@@ -49,6 +49,8 @@ class SessionClaim {
 // Where SlabFile::CreateSession writes until the first Commit. One that a killed process left is
 // written over.
 std::string TemporarySessionName(const std::string& path);
+// An error of that file, as users know it, who gave the other name.
+Status UnderOwnName(const Status& status, const std::string& path);
 
 // What a session file holds, read without a claim to it. Errors as of SessionClaim::Take.
 Result<Manifest> InspectSession(Env* env, const std::string& path);

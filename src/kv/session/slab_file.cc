@@ -4,23 +4,16 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "headway/refusal.h"
 #include "kv/session/aligned_buffer.h"
-#include "kv/session/session_layout.h"
-#include "kv/session/slab_pieces.h"
-#include "kv/session/slot_table.h"
+#include "kv/session/slab_file_impl.h"
 
 namespace headway::kv {
 namespace {
-
-// The file doubles up to this much at a time: writes behind its end are slow, and one at a time.
-constexpr int64_t kGrowBytes = 64 * kMiB;
 
 std::string DirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -30,70 +23,8 @@ std::string DirectoryOf(const std::string& path) {
 
 }  // namespace
 
-struct SlabFile::Impl {
-  Impl(Env* env_in, std::string path_in, const CacheFormat& format_in, Budget* budget_in,
-       SlabFileKind kind)
-      : env(env_in),
-        path(std::move(path_in)),
-        format(format_in),
-        session(kind == SlabFileKind::kSession),
-        first_slot(session ? kFirstSlotOffset : 0),
-        budget(budget_in),
-        slots(budget_in, format_in.slab_bytes()) {}
-  ~Impl();
-
-  int64_t Offset(int64_t slot) const { return first_slot + slot * format.slab_bytes(); }
-  std::string OpenPath() const { return published ? path : TemporarySessionName(path); }
-  Status Adopt(SavedSession saved);
-  Result<int64_t> Allocate();
-  Status Grow(int64_t slot);
-  void Shrink();
-  void Trim();
-  void ShrinkTo(int64_t end);
-  void CheckAccess(int64_t slot, int heads, int first, int count);
-  Status Damaged(int page, int64_t slot) const {
-    return DamagedPage(path, session ? SlabFileKind::kSession : SlabFileKind::kTemporary, page,
-                       slot);
-  }
-  // Of pages that a crash may bring back, from `manifest` on.
-  void Protect(const Manifest& manifest);
-
-  Result<std::vector<int64_t>> AllocateMany(int64_t count);
-  Result<Superblock> WriteManifest(const std::vector<std::byte>& bytes,
-                                   std::span<const int64_t> to);
-  Status WriteSuperblock(const Superblock& next);
-  Status Sync();
-  Status Publish();
-  Status Commit(const Manifest& next);
-
-  Env* const env;
-  const std::string path;  // of a temporary file: its directory
-  const CacheFormat format;
-  const bool session;
-  const int64_t first_slot;  // where slot 0 begins in the file
-  Budget* const budget;
-  Reservation header;
-  std::unique_ptr<File> file;
-  std::unique_ptr<File> replaces;  // the session that the first commit replaces, still locked
-  bool published = false;          // under its own name
-  bool directory_synced = false;   // and for good
-
-  mutable std::mutex mutex;  // of what follows
-  SlotTable slots;
-  int64_t bytes = 0;  // of the file
-  // By slot, how many of its pages must not be written.
-  std::unordered_map<int64_t, int32_t> protected_pages;
-
-  std::mutex commit_mutex;  // of what follows
-  Manifest manifest;
-  uint64_t generation = 0;  // of the last attempt to commit
-  int side = 1;             // of the superblock that counts; the other is written next
-  bool committed = false;
-  bool sync_failed = false;
-};
-
 SlabFile::Impl::~Impl() {
-  if (!session) return;
+  if (!session || file == nullptr || share.process > 0) return;
   if (published) Trim();
   if (published) return;
   // Still locked, so that it is no other's; when it cannot be removed it is written over next time.
@@ -102,17 +33,28 @@ SlabFile::Impl::~Impl() {
 }
 
 Status SlabFile::Impl::Adopt(SavedSession saved) {
-  std::vector<int64_t> used = saved.manifest_slots;
-  for (const SavedSlab& slab : saved.manifest.slabs) used.push_back(slab.slot);
-  for (const int64_t slot : used) {
-    Status status = slots.TakeAt(slot);
-    if (!status.ok()) return status;
+  std::vector<int64_t> used;
+  const auto adopt = [&](int64_t slot, bool own) {
+    used.push_back(slot);
+    if (own) return slots.TakeAt(slot);
+    slots.Leave(slot);
+    return OkStatus();
+  };
+  const bool first = share.process == 0;
+  for (const int64_t slot : saved.manifest_slots) {
+    if (Status s = adopt(slot, first); !s.ok()) return s;
+  }
+  for (const SavedSlab& slab : saved.manifest.slabs) {
+    if (Status s = adopt(slab.slot, !shared() || share.own(slab)); !s.ok()) return s;
   }
   slots.BeginCommit(used);
   slots.KeepNext();
-  for (const int64_t slot : saved.manifest_slots) slots.Give(slot);
+  for (const int64_t slot : saved.manifest_slots) {
+    if (first) slots.Give(slot);
+  }
   manifest = std::move(saved.manifest);
-  Protect(manifest);
+  Protect(manifest.slabs);
+  kept_end = saved.superblock.slots;
   generation = saved.superblock.generation;
   side = saved.side;
   committed = published = directory_synced = true;
@@ -132,6 +74,7 @@ Result<int64_t> SlabFile::Impl::Allocate() {
 }
 
 Status SlabFile::Impl::Grow(int64_t slot) {
+  if (shared()) return GrowShared(slot);
   const int64_t slab = format.slab_bytes();
   if (Offset(slot) + slab <= bytes) return OkStatus();
   const int64_t ahead = std::min({kGrowBytes, bytes, budget->available()}) / slab;
@@ -142,6 +85,7 @@ Status SlabFile::Impl::Grow(int64_t slot) {
 }
 
 void SlabFile::Impl::Shrink() {
+  if (shared()) return;  // others may use what is behind
   const std::lock_guard<std::mutex> lock(mutex);
   ShrinkTo(slots.End());
 }
@@ -150,7 +94,12 @@ void SlabFile::Impl::Shrink() {
 // take.
 void SlabFile::Impl::Trim() {
   const std::lock_guard<std::mutex> lock(mutex);
-  ShrinkTo(slots.KeptEnd());
+  if (shared()) {
+    // The others have ended, or commit no more.
+    const Result<int64_t> size = file->Size();
+    if (size.ok()) bytes = *size;
+  }
+  ShrinkTo(kept_end);
 }
 
 void SlabFile::Impl::ShrinkTo(int64_t end) {
@@ -166,8 +115,8 @@ void SlabFile::Impl::CheckAccess(int64_t slot, int heads, int first, int count) 
   HEADWAY_CHECK(slots.Holds(slot));
 }
 
-void SlabFile::Impl::Protect(const Manifest& next) {
-  for (const SavedSlab& slab : next.slabs) {
+void SlabFile::Impl::Protect(std::span<const SavedSlab> slabs) {
+  for (const SavedSlab& slab : slabs) {
     int32_t& pages = protected_pages[slab.slot];
     pages = std::max(pages, slab.pages);
   }
@@ -229,6 +178,13 @@ Status SlabFile::Impl::WriteSuperblock(const Superblock& next) {
 
 // The system forgets what it could not write when it reports so: a later sync that succeeds says
 // nothing about it. After one failure this file is not committed to again.
+Status SlabFile::Impl::CheckSynced() const {
+  if (!sync_failed) return OkStatus();
+  return Status(StatusCode::kIo, "cannot save to " + path +
+                                     ": writing to its disk failed before; what was saved until "
+                                     "then is kept");
+}
+
 Status SlabFile::Impl::Sync() {
   Status status = file->Sync();
   sync_failed = !status.ok();
@@ -259,12 +215,9 @@ Status SlabFile::Impl::Commit(const Manifest& next) {
   HEADWAY_CHECK(session);
   HEADWAY_CHECK(SameFormat(next.format, format));
   const std::lock_guard<std::mutex> commit_lock(commit_mutex);
-  if (sync_failed) {
-    return Status(StatusCode::kIo, "cannot save to " + path +
-                                       ": writing to its disk failed before; what was saved until "
-                                       "then is kept");
-  }
-  Status status = CheckManifest(next, kMaxSlots);
+  Status status = CheckSynced();
+  if (!status.ok()) return status;
+  status = CheckManifest(next, kMaxSlots);
   if (!status.ok()) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("cannot save to {}: {}", path, status.message()));
@@ -306,15 +259,17 @@ Status SlabFile::Impl::Commit(const Manifest& next) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     slots.KeepBoth();
-    Protect(next);
+    kept_end = std::max(kept_end, end);
+    Protect(next.slabs);
   }
   status = WriteSuperblock(*superblock);
   if (!status.ok()) return abandon(status);
   {
     const std::lock_guard<std::mutex> lock(mutex);
     slots.KeepNext();
+    kept_end = end;
     protected_pages.clear();
-    Protect(next);
+    Protect(next.slabs);
   }
   side = committed ? 1 - side : 0;
   committed = true;
@@ -341,14 +296,14 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateTemporary(Env* env, const std:
 }
 
 Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(std::unique_ptr<SessionClaim> claim,
-                                                          const CacheFormat& format,
-                                                          Budget* budget) {
+                                                          const CacheFormat& format, Budget* budget,
+                                                          const SlabFileShare& share) {
   Status status = CheckFormat(format);
   if (!status.ok()) return status;
   if (claim->temporary_ == nullptr) status = claim->OpenTemporary();
   if (!status.ok()) return status;
-  auto impl =
-      std::make_unique<Impl>(claim->env_, claim->path_, format, budget, SlabFileKind::kSession);
+  auto impl = std::make_unique<Impl>(claim->env_, claim->path_, format, budget,
+                                     SlabFileKind::kSession, share);
   Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
   if (!header.ok()) return header.status();
   impl->header = std::move(*header);
@@ -358,14 +313,15 @@ Result<std::unique_ptr<SlabFile>> SlabFile::CreateSession(std::unique_ptr<Sessio
 }
 
 Result<std::unique_ptr<SlabFile>> SlabFile::OpenSession(std::unique_ptr<SessionClaim> claim,
-                                                        Budget* budget) {
+                                                        Budget* budget,
+                                                        const SlabFileShare& share) {
   HEADWAY_CHECK(claim->exists());
   Result<Reservation> header = budget->Reserve(kFirstSlotOffset, "slab file");
   if (!header.ok()) return header.status();
   Result<int64_t> size = claim->session_->Size();
   if (!size.ok()) return size.status();
   auto impl = std::make_unique<Impl>(claim->env_, claim->path_, claim->manifest().format, budget,
-                                     SlabFileKind::kSession);
+                                     SlabFileKind::kSession, share);
   impl->header = std::move(*header);
   impl->file = std::move(claim->session_);
   impl->bytes = *size;
@@ -388,7 +344,7 @@ Result<int64_t> SlabFile::Allocate() { return impl_->Allocate(); }
 
 void SlabFile::Free(int64_t slot) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  impl_->slots.Give(slot);
+  if (!impl_->slots.IsOthers(slot)) impl_->slots.Give(slot);
 }
 
 Result<std::vector<uint64_t>> SlabFile::WritePages(int64_t slot, int heads, int first, int count,

@@ -10,6 +10,7 @@
 #define HEADWAY_KV_SESSION_SLAB_FILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,23 @@
 
 namespace headway::kv {
 
+// Of several processes that write one session, each through a SlabFile, which is this. The first,
+// 0, has the claim, commits for all, and ends last.
+struct SlabFileShare {
+  int process = 0;
+  int processes = 1;
+  // Whether this process is the one that has a slab of the session as it is opened.
+  std::function<bool(const SavedSlab& slab)> own = nullptr;
+};
+
+// By which the others find the file of the first one, and know that it is the same.
+struct SessionMark {
+  bool temporary = false;  // its name is not its own yet
+  int64_t offset = 0;      // of `value` in it
+  uint64_t value = 0;
+  uint64_t generation = 0;  // of the last commit
+};
+
 class SlabFile {
  public:
   // The disk tier of one run, in `directory`, gone when closed.
@@ -33,10 +51,18 @@ class SlabFile {
   // A new session, written beside its path (as TemporarySessionName says) and renamed to it by the
   // first Commit; without one it is gone when closed. What exists is replaced then, and not before.
   static Result<std::unique_ptr<SlabFile>> CreateSession(std::unique_ptr<SessionClaim> claim,
-                                                         const CacheFormat& format, Budget* budget);
-  // One that exists, for reading and going on with. Its slots are allocated ones.
+                                                         const CacheFormat& format, Budget* budget,
+                                                         const SlabFileShare& share = {});
+  // One that exists, for reading and going on with. Its slots, or those that are this process's,
+  // are allocated ones.
   static Result<std::unique_ptr<SlabFile>> OpenSession(std::unique_ptr<SessionClaim> claim,
-                                                       Budget* budget);
+                                                       Budget* budget,
+                                                       const SlabFileShare& share = {});
+  // What the first process has opened or created and invited to, on another one, by the session's
+  // name there. kInvalidArgument where that leads to another file.
+  static Result<std::unique_ptr<SlabFile>> Join(Env* env, const std::string& name,
+                                                const SessionMark& mark, const CacheFormat& format,
+                                                Budget* budget, const SlabFileShare& share);
   ~SlabFile();
 
   bool is_session() const;
@@ -74,6 +100,17 @@ class SlabFile {
   // and the slabs, flips the superblock, syncs. When it fails, the manifest before stays valid.
   // Its slots must be allocated ones, its format that of the file. Only for sessions.
   Status Commit(const Manifest& manifest);
+
+  // Of several processes the first one lets the others join, before any slot is allocated.
+  Result<SessionMark> Invite();
+  // The others, before it commits and behind that. `part` has their slabs of the manifest, which
+  // are on the disk then, and kept from there on; `committed`: the new manifest counts, and not
+  // that of before.
+  Status Offer(const Manifest& part);
+  void Settle(bool committed);
+
+  // The claim to a session that was committed, still locked.
+  static Result<std::unique_ptr<SessionClaim>> Release(std::unique_ptr<SlabFile> file);
 
   bool direct() const;  // past the page cache
   int64_t file_bytes() const;

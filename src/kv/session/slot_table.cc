@@ -10,7 +10,8 @@ namespace headway::kv {
 
 Result<int64_t> SlotTable::Take() {
   const auto free = std::find(flags_.begin() + lowest_free_, flags_.end(), uint8_t{0});
-  const int64_t slot = free - flags_.begin();
+  int64_t slot = free - flags_.begin();
+  while (IsOthers(slot)) ++slot;
   lowest_free_ = slot;
   Status status = TakeAt(slot);
   if (!status.ok()) return status;
@@ -26,12 +27,34 @@ Status SlotTable::TakeAt(int64_t slot) {
   }
   Result<Reservation> reservation = budget_->Reserve(slab_bytes_, "slab file");
   if (!reservation.ok()) return reservation.status();
-  if (slot >= static_cast<int64_t>(flags_.size())) flags_.resize(static_cast<size_t>(slot) + 1);
+  Extend(slot + 1);
   uint8_t& flags = flags_[static_cast<size_t>(slot)];
-  HEADWAY_CHECK(flags == 0);
+  HEADWAY_CHECK((flags & ~kOthers) == 0);
   flags = kHeld;
   reservations_.emplace(slot, std::move(*reservation));
   return OkStatus();
+}
+
+void SlotTable::Leave(int64_t slot) {
+  Extend(slot + 1);
+  uint8_t& flags = flags_[static_cast<size_t>(slot)];
+  HEADWAY_CHECK((flags & ~kOthers) == 0);
+  flags = kOthers;
+  left_end_ = std::max(left_end_, slot + 1);
+}
+
+bool SlotTable::IsOthers(int64_t slot) const {
+  if (slot < static_cast<int64_t>(flags_.size())) {
+    return (flags_[static_cast<size_t>(slot)] & kOthers) != 0;
+  }
+  return slot % share_.tables != share_.table;
+}
+
+void SlotTable::Extend(int64_t slots) {
+  while (static_cast<int64_t>(flags_.size()) < slots) {
+    const bool others = IsOthers(static_cast<int64_t>(flags_.size()));
+    flags_.push_back(static_cast<uint8_t>(others ? kOthers : 0));
+  }
 }
 
 void SlotTable::Give(int64_t slot) {
@@ -45,18 +68,14 @@ bool SlotTable::Holds(int64_t slot) const {
 }
 
 int64_t SlotTable::End() const {
-  const auto used = std::find_if(flags_.rbegin(), flags_.rend(), [](uint8_t f) { return f != 0; });
-  return flags_.rend() - used;
-}
-
-int64_t SlotTable::KeptEnd() const {
-  const auto kept =
-      std::find_if(flags_.rbegin(), flags_.rend(), [](uint8_t f) { return (f & kKept) != 0; });
-  return flags_.rend() - kept;
+  const auto used =
+      std::find_if(flags_.rbegin(), flags_.rend(), [](uint8_t f) { return (f & ~kOthers) != 0; });
+  return std::max<int64_t>(flags_.rend() - used, left_end_);
 }
 
 void SlotTable::BeginCommit(std::span<const int64_t> slots) {
   for (const int64_t slot : slots) {
+    if (IsOthers(slot)) continue;
     HEADWAY_CHECK(Holds(slot));
     flags_[static_cast<size_t>(slot)] |= kNext;
   }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -62,6 +64,47 @@ TEST(SlotTableTest, KeepsWhatACommitNamesUntilTheNextIsThere) {
   table.KeepNext();
   EXPECT_EQ(budget.used(), kSlab);
   EXPECT_EQ(*table.Take(), 0);
+}
+
+// Tables of one file give out slots that no other one does, whatever each had in the session.
+TEST(SlotTableTest, OfSeveralTablesEachHasSlotsOfItsOwn) {
+  Random random(8);
+  for (int round = 0; round < 50; ++round) {
+    const int tables = 1 + static_cast<int>(random.Below(4));
+    Budget budget("disk-memory", kUnlimited);
+    std::vector<SlotTable> of;
+    for (int table = 0; table < tables; ++table)
+      of.emplace_back(&budget, kSlab, TableShare{table, tables});
+    std::map<int64_t, int> held;  // by which table
+    const int64_t saved = random.Below(20);
+    for (int64_t slot = 0; slot < saved; ++slot) {
+      if (random.Below(3) == 0) continue;
+      held[slot] = static_cast<int>(random.Below(tables));
+      for (int table = 0; table < tables; ++table) {
+        if (table == held[slot]) {
+          ASSERT_TRUE(of[static_cast<size_t>(table)].TakeAt(slot).ok());
+        } else {
+          of[static_cast<size_t>(table)].Leave(slot);
+          EXPECT_TRUE(of[static_cast<size_t>(table)].IsOthers(slot));
+        }
+      }
+    }
+    const std::map<int64_t, int> adopted = held;
+    for (int i = 0; i < 200; ++i) {
+      if (random.Below(2) == 0 && !held.empty()) {
+        const auto slot = std::next(held.begin(), random.Below(static_cast<int64_t>(held.size())));
+        of[static_cast<size_t>(slot->second)].Give(slot->first);
+        held.erase(slot);
+        continue;
+      }
+      const int table = static_cast<int>(random.Below(tables));
+      const int64_t slot = *of[static_cast<size_t>(table)].Take();
+      ASSERT_TRUE(held.emplace(slot, table).second) << slot << " is another one's";
+      const auto before = adopted.find(slot);
+      EXPECT_EQ(table, before == adopted.end() ? slot % tables : before->second);
+    }
+    EXPECT_EQ(budget.used(), static_cast<int64_t>(held.size()) * kSlab);
+  }
 }
 
 TEST(SlotTableTest, AgreesWithASet) {

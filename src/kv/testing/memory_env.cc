@@ -26,7 +26,8 @@ Status NotFound(const std::string& path) {
 struct MemoryEnv::Inode {
   Bytes first;  // before the first change
   Bytes bytes;
-  bool locked = false;
+  int holders = 0;  // of its lock: one, or those that share it
+  bool shared = false;
 };
 
 struct MemoryEnv::Change {
@@ -49,7 +50,7 @@ class MemoryEnv::OpenFile : public File {
         locks_(locks) {}
   ~OpenFile() override {
     const std::lock_guard<std::mutex> lock(env_->mutex_);
-    if (locks_) inode_->locked = false;
+    if (locks_) --inode_->holders;
   }
 
   Status Read(std::span<const IoPiece> pieces) override {
@@ -105,6 +106,12 @@ class MemoryEnv::OpenFile : public File {
 
   Result<FileIdentity> Identity() override { return FileIdentity(); }  // it keeps none
 
+  Status ShareLock() override {
+    const std::lock_guard<std::mutex> lock(env_->mutex_);
+    inode_->shared = true;
+    return OkStatus();
+  }
+
   bool direct() const override { return direct_; }
 
  private:
@@ -139,7 +146,7 @@ class MemoryEnv::Mapping : public MappedFile {
 
 MemoryEnv::MemoryEnv(const Disk& disk) {
   for (const auto& [path, bytes] : disk) {
-    names_[path] = std::make_shared<Inode>(Inode{bytes, bytes, false});
+    names_[path] = std::make_shared<Inode>(Inode{bytes, bytes, 0, false});
   }
   first_names_ = names_;
 }
@@ -237,7 +244,8 @@ Result<std::shared_ptr<MemoryEnv::Inode>> MemoryEnv::Find(const std::string& pat
 
 Result<std::unique_ptr<File>> MemoryEnv::Open(const std::string& path, OpenMode mode, FileIo io) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool locks = mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;
+  const bool shares = mode == OpenMode::kShared;
+  const bool locks = shares || mode == OpenMode::kReadWrite || mode == OpenMode::kCreate;
   std::shared_ptr<Inode> inode;
   const auto found = names_.find(path);
   if (mode == OpenMode::kTemporary) {
@@ -250,10 +258,10 @@ Result<std::unique_ptr<File>> MemoryEnv::Open(const std::string& path, OpenMode 
   } else {
     return NotFound(path);
   }
-  if (locks && inode->locked) {
+  if (locks && inode->holders > 0 && !(shares && inode->shared)) {
     return Status(StatusCode::kIo, "cannot open " + path + ": in use by another process");
   }
-  inode->locked = inode->locked || locks;
+  if (locks && inode->holders++ == 0) inode->shared = shares;
   if (mode == OpenMode::kCreate && !inode->bytes.empty()) {
     inode->bytes.clear();
     Log({.kind = Change::Kind::kTruncate, .inode = inode, .data = {}, .path = {}, .from = {}});

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/exceptions.h"
 #include "parallel/group_errors.h"
@@ -86,6 +87,7 @@ class MpiGroup final : public ProcessGroup, private Communicator {
   Result<std::vector<int64_t>> Gather(std::span<const int64_t> values) override {
     return GatherAt(kHosts, values);
   }
+  Result<std::vector<std::string>> GatherTexts(const std::string& text) override;
 
  private:
   void AllReduceSum(Stream& stream, float* data, int64_t count) override;
@@ -441,6 +443,39 @@ Result<std::vector<int64_t>> MpiGroup::GatherAt(Place place, std::span<const int
   });
   if (!status.ok()) return status;
   return std::vector<int64_t>(received, received + total);
+}
+
+Result<std::vector<std::string>> MpiGroup::GatherTexts(const std::string& text) {
+  const int64_t own = std::ssize(text);
+  const Result<std::vector<int64_t>> sizes = GatherAt(kHosts, {&own, 1});
+  if (!sizes.ok()) return sizes.status();
+  std::vector<int> counts, begins;
+  int64_t total = 0;
+  for (const int64_t size : *sizes) {
+    if (size > kMostGatheredBytes - total) {
+      return Status(StatusCode::kUnsupported, "what ranks tell the first one takes more than " +
+                                                  FormatBytes(kMostGatheredBytes));
+    }
+    begins.push_back(static_cast<int>(total));
+    counts.push_back(static_cast<int>(size));
+    total += size;
+  }
+  auto& [given, received] = buffers_[kHosts];
+  char* const from = Fit<char>(&given, own);
+  char* const to = Fit<char>(&received, rank_ == 0 ? total : 0);
+  std::copy(text.begin(), text.end(), from);
+  const Status status = Call(kHosts, [&](MPI_Comm comm, MPI_Request* request) {
+    return MPI_Igatherv(from, static_cast<int>(own), MPI_CHAR, to, counts.data(), begins.data(),
+                        MPI_CHAR, 0, comm, request);
+  });
+  if (!status.ok()) return status;
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank_ == 0 && rank < counts.size(); ++rank) {
+    texts.emplace_back(to + begins[rank], static_cast<size_t>(counts[rank]));
+  }
+  given = {};  // they may be much
+  received = {};
+  return texts;
 }
 
 }  // namespace

@@ -98,6 +98,19 @@ TEST_F(MpiGroupTest, WhatRanksTellEachOther) {
     const Result<std::vector<int64_t>> all = group_.Gather(own);
     EXPECT_TRUE(all.ok());
     EXPECT_EQ(*all, (std::vector<int64_t>{0, 5, 1, 5, 2, 5}));
+    // The second has nothing to say, the third much.
+    const auto words_of = [](int of) {
+      return std::string(of == 1 ? 0 : of == 0 ? 3 : 300'001, static_cast<char>('a' + of));
+    };
+    for (int round = 0; round < 3; ++round) {
+      Delay();
+      const Result<std::vector<std::string>> texts = group_.GatherTexts(words_of(rank));
+      EXPECT_TRUE(texts.ok());
+      EXPECT_EQ(texts->size(), rank == 0 ? 3u : 0u);
+      for (int of = 0; rank == 0 && of < 3; ++of) {
+        EXPECT_EQ((*texts)[static_cast<size_t>(of)], words_of(of)) << of;
+      }
+    }
     return stream_->Synchronize();
   });
   EXPECT_TRUE(status.ok()) << status.message();

@@ -1,0 +1,87 @@
+// Runs the built program as ranks in processes, which mpirun starts.
+#ifndef HEADWAY_TESTS_SUPPORT_MPIRUN_H_
+#define HEADWAY_TESTS_SUPPORT_MPIRUN_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <sstream>
+#include <string>
+
+#include "support/cli.h"
+
+namespace headway {
+
+inline const std::string kProgram = HEADWAY_BINARY;
+
+class Mpirun : public Cli {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+ protected:
+  Mpirun() {
+    program_ = HEADWAY_MPIRUN;
+    in_child_ = [] {
+      for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                               "OMPI_MCA_rmaps_base_oversubscribe"}) {
+        setenv(name, "1", 1);
+      }
+      // Containers may forbid what it would use.
+      setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
+    };
+  }
+
+  static Args OnRanks(int processes, const Args& args) {
+    Args all = {"-n", std::to_string(processes), kProgram};
+    all.insert(all.end(), args.begin(), args.end());
+    return all;
+  }
+  // Two ranks with command lines of their own.
+  static Args Apart(const Args& first, const Args& second) {
+    Args all = {"-n", "1"};
+    all.insert(all.end(), first.begin(), first.end());
+    all.insert(all.end(), {":", "-n", "1"});
+    all.insert(all.end(), second.begin(), second.end());
+    return all;
+  }
+
+  // A run that fails with one line of the program's; the launcher adds its own.
+  void ExpectOneError(const Args& args, const std::string& message) {
+    const Clock::time_point begin = Clock::now();
+    const Outcome outcome = Run(args);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));  // ends
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, ::testing::HasSubstr(message));
+    size_t errors = 0;
+    for (size_t at = 0; (at = outcome.err.find("headway: error: ", at)) != std::string::npos;
+         ++at) {
+      ++errors;
+    }
+    EXPECT_EQ(errors, 1u) << outcome.err;
+  }
+
+  // What a process says of itself until it is gone.
+  static bool IsThere(pid_t process) {
+    return !ReadFile("/proc/" + std::to_string(process) + "/cmdline").empty();
+  }
+  // The process of a rank that `launcher` has started; 0: there is none yet.
+  static pid_t ProcessOf(pid_t launcher, int rank) {
+    const std::string id = std::to_string(launcher);
+    std::istringstream children(ReadFile("/proc/" + id + "/task/" + id + "/children"));
+    const std::string name = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
+    for (pid_t child = 0; children >> child;) {
+      std::istringstream values(ReadFile("/proc/" + std::to_string(child) + "/environ"));
+      for (std::string value; std::getline(values, value, '\0');) {
+        if (value == name) return child;
+      }
+    }
+    return 0;
+  }
+};
+
+}  // namespace headway
+
+#endif  // HEADWAY_TESTS_SUPPORT_MPIRUN_H_
