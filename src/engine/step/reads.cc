@@ -41,14 +41,13 @@ void Reads::EndLayer() {
 }
 
 Status Reads::Announce() {
-  std::vector<kv::SlabRead> reads;
-  reads.reserve(queue_.size() - announced_);
-  for (; announced_ < queue_.size(); ++announced_) reads.push_back(queue_[announced_].slab);
+  slabs_.clear();
+  for (; announced_ < queue_.size(); ++announced_) slabs_.push_back(queue_[announced_].slab);
   Status status = context_.store.reads().HoldOnHost(holds_);
   if (status.ok()) status = context_.store.reads().HoldInPlace(in_place_);
   holds_.clear();
   in_place_.clear();
-  return status.ok() ? context_.store.reads().Announce(reads) : status;
+  return status.ok() ? context_.store.reads().Announce(slabs_) : status;
 }
 
 bool Reads::IsNext(int path, int layer, int group) const {

@@ -71,6 +71,7 @@ class Reads {
   std::vector<kv::HostRead> holds_;
   std::vector<kv::SlabRead> in_place_;
   std::vector<kv::SlabView> held_;
+  std::vector<kv::SlabRead> slabs_;  // that Announce has just announced
 };
 
 }  // namespace headway

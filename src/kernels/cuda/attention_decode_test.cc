@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/types.h"
 #include "kernels/cuda/attention_decode_testing.h"
+#include "kernels/cuda/eviction.h"
 #include "kernels/testing/attention_problem.h"
 
 namespace headway::cuda {
@@ -46,13 +47,81 @@ TEST_P(AttentionDecodeTest, AgreesWithTheDefinition) {
 
 TEST_P(AttentionDecodeTest, TakesMoreItemsThanALaunch) {
   Random random(2);
+  for (const bool positions : {true, false}) {
+    std::vector<std::unique_ptr<AttentionProblem>> problems;
+    for (int i = 0; i < 70; ++i) {
+      AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 16, random);
+      c.tokens = random.Below(3);  // sometimes nothing to do
+      c.positions = c.positions && positions;
+      problems.push_back(std::make_unique<AttentionProblem>(c, random));
+    }
+    ExpectDecoded(problems);
+  }
+}
+
+// As the heads of a batch that keep tokens of their own.
+TEST_P(AttentionDecodeTest, TakesMoreItemsThanALaunchOfMany) {
+  Random random(4);
   std::vector<std::unique_ptr<AttentionProblem>> problems;
-  for (int i = 0; i < 70; ++i) {
-    AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 16, random);
-    c.tokens = random.Below(3);  // sometimes nothing to do
+  for (int i = 0; i < 800; ++i) {
+    AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 1, random);
+    c.tokens = 1;
+    c.heads = 1;
+    c.count = random.Below(150);
+    c.positions = c.merge = false;
+    c.split = Pick<int64_t>(random, {0, 64});
     problems.push_back(std::make_unique<AttentionProblem>(c, random));
   }
   ExpectDecoded(problems);
+}
+
+// Keys of earlier steps are read before the kernels ahead are done: not so what these gather.
+TEST_P(AttentionDecodeTest, SeesWhatWasJustGathered) {
+  Random random(9);
+  AttentionCase c;
+  c.format = Format(128, 16);
+  c.activation = GetParam();
+  c.group = 4;
+  c.heads = 8;
+  c.tokens = 1;
+  c.count = 4096;
+  c.q_position = c.count;
+  c.split = 256;
+  c.layout.alignment = 16;
+  AttentionProblem problem(c, random);
+  const std::vector<std::byte>& memory = problem.kv.memory();
+  const std::vector<std::byte> nothing(memory.size());
+  OnGpu on_gpu(problem);
+  const DeviceArray<std::byte> source(memory);
+  DeviceArray<std::byte> target(memory);
+  const PageRun to = problem.kv.RunIn(target.at());
+  AttentionItem item = on_gpu.Item();
+  item.keys.pages = to;
+  const PageRun from = problem.kv.RunIn(source.at());
+  std::vector<GatherSlotsItem> gathers;
+  for (int head = 0; head < c.heads; ++head) {
+    GatherSlotsItem& gather = gathers.emplace_back();
+    gather.from = from;
+    gather.from.k += head * from.head_stride;
+    gather.from.v += head * from.head_stride;
+    gather.to = to;
+    gather.to.k += head * to.head_stride;
+    gather.to.v += head * to.head_stride;
+    gather.count = c.count;
+  }
+  const auto attend = [&] {
+    EXPECT_EQ(AttendDecode(nullptr, c.format, c.activation, c.group, c.params, {&item, 1}),
+              cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    return on_gpu.Outputs();
+  };
+  const AttentionOutputs expected = attend();
+  for (int round = 0; round < 30 && !HasFailure(); ++round) {
+    target.Write(nothing);
+    ASSERT_EQ(GatherSlots(nullptr, c.format, gathers), cudaSuccess);
+    const AttentionOutputs got = attend();
+    EXPECT_TRUE(got.o == expected.o && got.lse == expected.lse) << "round " << round;
+  }
 }
 
 TEST_P(AttentionDecodeTest, PassesOnNan) {

@@ -23,7 +23,15 @@ Reader::Reader(const CacheFormat& format, Lanes* lanes, Mover* mover, Slabs* sla
   }
 }
 
+void Reader::ForgetRead() {
+  if (unfinished_ > 0 || next_ < order_.size() || moves_ || gathers_ > 0) return;
+  order_.clear();
+  flights_.clear();
+  next_ = issued_ = 0;
+}
+
 void Reader::Announce(std::span<const ReadItem> items) {
+  ForgetRead();
   const size_t first = order_.size();
   order_.insert(order_.end(), items.begin(), items.end());
   flights_.resize(order_.size());
@@ -46,7 +54,8 @@ bool Reader::Issue(size_t index) {
   if (slab.tier == Tier::kDevice) {
     flight.data = slab.data;
     flight.ready = slab.written;
-  } else if (!(flight.gather >= 0 ? IssueGathered(index) : IssueCopy(slab, item, &flight))) {
+  } else if (moves_ = true;
+             !(flight.gather >= 0 ? IssueGathered(index) : IssueCopy(slab, item, &flight))) {
     return false;
   }
   slabs_->WasRead(item.slab);
@@ -112,6 +121,7 @@ Result<SlabView> Reader::Next() {
     issued_ = index + 1;
   }
   ++next_;
+  ++unfinished_;
   if (flight.prefetched) --ahead_;
   IssueAhead();
   if (flight.gather >= 0) {
@@ -144,6 +154,7 @@ void Reader::Finish(const SlabView& view) {
   const auto index = static_cast<size_t>(view.staging);
   HEADWAY_CHECK(view.staging >= 0 && index < next_);
   InFlight& flight = flights_[index];
+  --unfinished_;
   if (flight.gather >= 0) return FinishGathered(flight);
   if (flight.staging < 0) {
     (*slabs_)[order_[index].slab].used.Add(Lane::kCompute, lanes_->Soon(Lane::kCompute));
@@ -176,7 +187,8 @@ Status Reader::End(std::vector<SlabId>* promoted) {
   EndGathers();
   order_.clear();
   flights_.clear();
-  next_ = issued_ = ahead_ = 0;
+  next_ = issued_ = ahead_ = unfinished_ = 0;
+  moves_ = false;
   gathers_ = 0;
   return first_error;
 }

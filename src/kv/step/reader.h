@@ -78,6 +78,9 @@ class Reader {
     Fence used;
   };
 
+  // Forgets what was read, unless something of it is still to be finished or waited for: steps that
+  // announce a layer at a time stay in a little memory.
+  void ForgetRead();
   // Starts what item `index` needs. False when it needs a staging buffer and all are in use.
   bool Issue(size_t index);
   bool IssueCopy(Slab& slab, const ReadItem& item, InFlight* flight);
@@ -107,8 +110,10 @@ class Reader {
   std::vector<InFlight> flights_;  // [order]
   size_t next_ = 0;                // to be handed out
   size_t issued_ = 0;
-  size_t ahead_ = 0;  // prefetched, not handed out
-  int gathers_ = 0;   // of the order
+  size_t ahead_ = 0;       // prefetched, not handed out
+  size_t unfinished_ = 0;  // handed out, or failed
+  bool moves_ = false;     // some slab of the order does not lie on the device
+  int gathers_ = 0;        // of the order
 };
 
 }  // namespace headway::kv
