@@ -67,6 +67,47 @@ TEST(EngineHgca, TokensThatAreChosenAnewKnowItBetter) {
   }
 }
 
+// What nobody finds salient is read where a head would leave too much of its attention out.
+TEST(EngineHgca, BoundsFindWhatMassesDoNot) {
+  const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1140, 3);
+  const double exact = Behind({}, tokens, 1100);
+  EngineOptions options = Hgca(1.0, 96);
+  options.hgca_on = "host";
+  options.hgca_most = 0.1;
+  const double left_out = Behind(options, tokens, 1100);
+  options.hgca_epsilon = 1.0 - 1e-15;
+  EXPECT_EQ(Behind(options, tokens, 1100), left_out);
+  options.hgca_epsilon = 1e-12;
+  EXPECT_NEAR(Behind(options, tokens, 1100), exact, 1e-3 * std::abs(exact));
+  options.hgca_epsilon = 0.2;
+  const double bounded = Behind(options, tokens, 1100);
+  EXPECT_LT(std::abs(bounded - exact), 0.2 * (left_out - exact))
+      << exact << " " << left_out << " " << bounded;
+}
+
+// Timings say how many heads read all, and a batch's heads are as many as all of its sequences'.
+TEST(EngineHgca, BoundsAreCounted) {
+  EngineOptions options = Hgca(1.0, 128);
+  const auto counted = [&](double epsilon) {
+    options.hgca_epsilon = epsilon;
+    const std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{700}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    EXPECT_EQ((*context)->plan().salience->epsilon, epsilon);
+    EXPECT_EQ((*context)->plan().salience->on_host, epsilon > 0.0);
+    EXPECT_TRUE(GenerateOne(**context, RequestOf(Quoting(*engine, 600, 3), 9)).ok());
+    return (*context)->timings().bounded;
+  };
+  EXPECT_EQ(counted(0.0).heads, 0);
+  const ModelInfo info = Open(kDemo)->info();
+  const BoundedHeads some = counted(0.3), all = counted(1e-12);
+  EXPECT_EQ(some.heads, int64_t{8} * info.layers * info.kv_heads);
+  EXPECT_EQ(all.heads, some.heads);
+  EXPECT_EQ(all.read_all, all.heads);
+  EXPECT_GT(some.read_all, 0);
+  EXPECT_LT(some.read_all, some.heads);
+}
+
 // What is chosen is gathered from wherever the cache lies.
 TEST(EngineHgca, WhereTheCacheLiesChangesNoBit) {
   const std::vector<TokenId> tokens = Quoting(*Open(kDemo), 1500, 3);
@@ -82,8 +123,10 @@ TEST(EngineHgca, WhereTheCacheLiesChangesNoBit) {
 }
 
 TEST(EngineHgca, SequencesOfABatchAreAsEachAlone) {
-  EngineOptions all[] = {Hgca(1.0, 128), Hgca(1.0, 128), Reselecting(3, 128), Reselecting(3, 128)};
+  EngineOptions all[] = {Hgca(1.0, 128), Hgca(1.0, 128), Reselecting(3, 128), Reselecting(3, 128),
+                         Hgca(1.0, 128)};
   all[1].hgca_on = all[3].hgca_on = "host";
+  all[4].hgca_epsilon = 0.3;
   for (EngineOptions& options : all) {
     const std::string& on = options.hgca_on;
     options.chunk = 200;

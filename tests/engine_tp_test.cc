@@ -275,9 +275,13 @@ Approximate Approximately(const EngineOptions& options) {
 // Where each head chooses by itself, ranks choose what one rank does, but for rounding. Heads of a
 // layer that share a budget share that of their rank.
 TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
-  EngineOptions exact = OnRanks(1), hgca = exact, anew = exact, quest = exact, pages, reading;
+  EngineOptions exact = OnRanks(1), hgca = exact, anew = exact, quest = exact, pages, reading,
+                bounded;
   hgca.hgca = 1.0;
   hgca.hgca_window = 256;
+  bounded = hgca;
+  bounded.hgca_epsilon = 0.3;
+  bounded.placement = "host-only";
   anew.hgca_reselect = 2;
   anew.hgca_window = 256;
   quest.selector = "quest";
@@ -289,7 +293,7 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
   reading = pages;
   reading.sparse_prefill = true;
   std::vector<std::pair<EngineOptions, bool>> all = {
-      {hgca, true}, {anew, true}, {quest, true}, {pages, false}, {reading, false}};
+      {hgca, true}, {bounded, true}, {anew, true}, {quest, true}, {pages, false}, {reading, false}};
   for (const EngineOptions& salient : {hgca, anew}) {
     all.push_back({salient, true});
     all.back().first.kv_encoding = "int8";

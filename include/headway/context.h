@@ -87,6 +87,13 @@ struct DemotedReads {
   int64_t bytes = 0;    // of keys and values that all of them read
 };
 
+// KV heads of layers of decode steps, of which what they leave out before the window was bounded
+// (EngineOptions::hgca_epsilon); with several ranks, those of the first.
+struct BoundedHeads {
+  int64_t heads = 0;
+  int64_t read_all = 0;  // of these, those that read all that is before the window
+};
+
 // Times of the last Generate or Score.
 struct Timings {
   int64_t prefill_tokens = 0;
@@ -100,6 +107,7 @@ struct Timings {
   PageCacheReads page_cache = {};
   DiskPageReads disk_pages = {};  // likewise
   DemotedReads demoted = {};      // since the Context was made
+  BoundedHeads bounded = {};      // likewise
 };
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.

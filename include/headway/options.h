@@ -261,6 +261,13 @@ struct EngineOptions {
   int64_t hgca_reselect = 0;
   // Where salient tokens lie: "host", for its cores, "device", or "auto".
   std::string hgca_on = "auto";
+  // Above 0: where what a KV head leaves out of the tokens before the window may have more than
+  // this share of the attention of one of its query heads, the host's cores read all of these
+  // tokens for it in that step, but with a probability of hgca_delta (as sparse_epsilon;
+  // docs/decisions/hgca.md). Salient tokens lie on the host, and beside a GPU all of the cache
+  // does: placement "host-only".
+  double hgca_epsilon = 0.0;
+  double hgca_delta = 0.05;
 
   // Exact attention beyond that window, as far as the model bears it: its rotary angles are
   // stretched as configurations of models may ask for, "linear:F", "dynamic:F" or "yarn:F", by a

@@ -135,6 +135,10 @@ struct SalienceReport {
   int64_t queries = 0;
   int64_t reselect = 0;  // steps; above 0 there are no masses, and beta and the like say nothing
   bool on_host = false;
+  // Where a head may leave out more than this share, but with a probability of delta, it reads all;
+  // 0: there is no bound.
+  double epsilon = 0.0;
+  double delta = 0.0;
 };
 
 // Which of the ranks that share a model attend for which of its KV heads, and how busy they are

@@ -68,6 +68,8 @@ enum class Option {
   kHgcaQueries,
   kHgcaReselect,
   kHgcaOn,
+  kHgcaEpsilon,
+  kHgcaDelta,
   kDraft,
   kDraftTokens,
   kDraftAcceptance,

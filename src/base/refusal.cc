@@ -64,6 +64,8 @@ constexpr Named kNames[] = {
     {Option::kHgcaQueries, "hgca_queries"},
     {Option::kHgcaReselect, "hgca_reselect"},
     {Option::kHgcaOn, "hgca_on"},
+    {Option::kHgcaEpsilon, "hgca_epsilon"},
+    {Option::kHgcaDelta, "hgca_delta"},
     {Option::kDraft, "draft"},
     {Option::kDraftTokens, "draft_tokens"},
     {Option::kDraftAcceptance, "draft_acceptance"},

@@ -54,6 +54,7 @@ struct Compared {
   eval::Divergence divergence;
   std::optional<TokenId> bos;
   TierUse exact_tiers, tiers;
+  BoundedHeads bounded;
 };
 
 // What is kept of the exact run is no part of any budget, and should not push the model out of RAM.
@@ -106,6 +107,7 @@ Result<Compared> Compare(const DivergenceFlags& flags, const std::string& text, 
   if (!divergence.ok()) return divergence.status();
   compared.divergence = *divergence;
   compared.tiers = TiersOf(**context);
+  compared.bounded = (*context)->timings().bounded;
   return compared;
 }
 
@@ -126,7 +128,8 @@ std::string DivergenceJson(const DivergenceFlags& flags, const Compared& compare
                {"approximations", ApproximationsJson(eval::ApproximationsOf(flags.model.engine))},
                {"seconds", seconds},
                {"kv_bytes", TiersJson(compared.tiers)},
-               {"exact_kv_bytes", TiersJson(compared.exact_tiers)}});
+               {"exact_kv_bytes", TiersJson(compared.exact_tiers)},
+               {"hgca_bound", BoundedJson(compared.bounded)}});
 }
 
 std::string DivergenceText(const DivergenceFlags& flags, const Compared& compared, double seconds) {
@@ -136,14 +139,19 @@ std::string DivergenceText(const DivergenceFlags& flags, const Compared& compare
     error = fmt::format(" (standard error {:.2g} over {} windows)", *found.standard_error,
                         flags.windows);
   }
+  std::string bounded;
+  if (compared.bounded.heads > 0) {
+    bounded = fmt::format("{:.2f} % of heads read all before the window\n",
+                          100.0 * ReadAllShare(compared.bounded));
+  }
   return fmt::format(
       "KL divergence {:.4g} nats a token{}; 95 % at most {:.4g}, largest {:.4g}\n"
       "the same likeliest token {:.2f} %\n"
       "perplexity {:.4f}, exact {:.4f}, over {} decode steps in {} window{} of {}; {:.1f} s\n"
-      "approximation: {}\n",
+      "{}approximation: {}\n",
       found.mean, error, found.p95, found.most, 100.0 * found.same_top,
       found.approximate.perplexity, found.exact.perplexity, FormatCount(found.approximate.tokens),
-      flags.windows, flags.windows == 1 ? "" : "s", flags.text.context, seconds,
+      flags.windows, flags.windows == 1 ? "" : "s", flags.text.context, seconds, bounded,
       ApproximationsText(eval::ApproximationsOf(flags.model.engine)));
 }
 

@@ -375,6 +375,14 @@ void AddHgcaFlags(CLI::App& app, EngineOptions& engine) {
   AddChoice(app, hgca, "--hgca-on", &engine.hgca_on, {"auto", "host", "device"},
             "where salient tokens lie: in memory of the host, whose cores attend to them, or of "
             "the device");
+  AddNumber(app, hgca, "--hgca-epsilon", &engine.hgca_epsilon, {0.0, 1.0},
+            "have the cores read all tokens before the window for a KV head and step where what "
+            "it leaves out may have more than this share of its attention, as a sample of the "
+            "keys tells; beside a GPU with --placement host-only; 0: no bound")
+      ->type_name("E");
+  AddNumber(app, hgca, "--hgca-delta", &engine.hgca_delta, {0.0, 1.0},
+            "probability with which what a head leaves out may have more than --hgca-epsilon")
+      ->type_name("D");
 }
 
 // Guesses of the next tokens.

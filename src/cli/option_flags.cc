@@ -63,6 +63,8 @@ constexpr Flag kFlags[] = {
     {Option::kHgcaQueries, "--hgca-queries"},
     {Option::kHgcaReselect, "--hgca-reselect"},
     {Option::kHgcaOn, "--hgca-on"},
+    {Option::kHgcaEpsilon, "--hgca-epsilon"},
+    {Option::kHgcaDelta, "--hgca-delta"},
     {Option::kDraft, "--draft"},
     {Option::kDraftTokens, "--draft-tokens"},
     {Option::kDraftAcceptance, "--draft-acceptance"},

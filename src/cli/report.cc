@@ -64,6 +64,11 @@ double FoundShare(const PageCacheReads& reads) {
   return static_cast<double>(reads.found) / static_cast<double>(std::max<int64_t>(reads.all(), 1));
 }
 
+double ReadAllShare(const BoundedHeads& bounded) {
+  return static_cast<double>(bounded.read_all) /
+         static_cast<double>(std::max<int64_t>(bounded.heads, 1));
+}
+
 std::string DraftsText(const Timings& timings) {
   return fmt::format("{} of {} drafts accepted", FormatCount(timings.accepted_drafts),
                      FormatCount(timings.drafted_tokens));
@@ -104,6 +109,10 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   if (timings.demoted.steps > 0) {
     lines.push_back(fmt::format("          {} of what heads let go of were read",
                                 FormatBytes(timings.demoted.bytes)));
+  }
+  if (timings.bounded.heads > 0) {
+    lines.push_back(fmt::format("          {:.1f} % of heads read all before the window",
+                                100.0 * ReadAllShare(timings.bounded)));
   }
   int64_t total = 0;
   for (int64_t bytes : tiers.bytes) total += bytes;
@@ -162,10 +171,14 @@ std::string SalienceLine(const PlanReport& plan) {
       salience.reselect > 0
           ? fmt::format("chosen by summaries every {} steps", FormatCount(salience.reselect))
           : fmt::format("above {:.4g} even shares", salience.beta);
+  const std::string bound =
+      salience.epsilon > 0.0
+          ? fmt::format("; all where more than {:.4g} % may be left out", 100.0 * salience.epsilon)
+          : "";
   return fmt::format(
-      "hgca      {} last tokens, and at most {:.4g} % of those before, {}; on the {}",
+      "hgca      {} last tokens, and at most {:.4g} % of those before, {}; on the {}{}",
       FormatCount(salience.window), 100.0 * salience.most, chosen,
-      salience.on_host ? "host" : "device");
+      salience.on_host ? "host" : "device", bound);
 }
 
 Json TimingsJson(const Timings& timings) {
@@ -183,6 +196,7 @@ Json TimingsJson(const Timings& timings) {
       {"page_cache", PageCacheJson(timings.page_cache)},
       {"disk_pages", DiskPagesJson(timings.disk_pages)},
       {"demoted", DemotedJson(timings.demoted)},
+      {"hgca_bound", BoundedJson(timings.bounded)},
   };
 }
 
@@ -199,6 +213,10 @@ Json DiskPagesJson(const DiskPageReads& reads) {
 
 Json DemotedJson(const DemotedReads& reads) {
   return {{"steps", reads.steps}, {"choices", reads.choices}, {"bytes", reads.bytes}};
+}
+
+Json BoundedJson(const BoundedHeads& bounded) {
+  return {{"heads", bounded.heads}, {"read_all", bounded.read_all}};
 }
 
 Json TiersJson(const TierUse& tiers) {
@@ -308,7 +326,8 @@ Json PlanJson(const PlanReport& plan) {
     json["hgca"] = {{"beta", plan.salience->beta},         {"window", plan.salience->window},
                     {"alpha", plan.salience->alpha},       {"every", plan.salience->every},
                     {"most", plan.salience->most},         {"queries", plan.salience->queries},
-                    {"reselect", plan.salience->reselect}, {"on_host", plan.salience->on_host}};
+                    {"reselect", plan.salience->reselect}, {"on_host", plan.salience->on_host},
+                    {"epsilon", plan.salience->epsilon},   {"delta", plan.salience->delta}};
   }
   if (plan.ranks.has_value()) json["ranks"] = RanksJson(*plan.ranks);
   json["cut_notice"] = Worded(plan.cut_notice);

@@ -56,6 +56,8 @@ TierUse TiersOf(const Context& context);
 
 // Of all reads.
 double FoundShare(const PageCacheReads& reads);
+// Of all heads.
+double ReadAllShare(const BoundedHeads& bounded);
 
 // Lines: prefill, decode, tiers.
 std::vector<std::string> RunSummary(const Generation& generation, const Timings& timings,
@@ -65,6 +67,7 @@ Json TimingsJson(const Timings& timings);
 Json PageCacheJson(const PageCacheReads& reads);
 Json DiskPagesJson(const DiskPageReads& reads);
 Json DemotedJson(const DemotedReads& reads);
+Json BoundedJson(const BoundedHeads& bounded);
 Json TiersJson(const TierUse& tiers);
 Json EvictionJson(const EvictionReport& eviction);
 Json PlanJson(const PlanReport& plan);

@@ -57,6 +57,23 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
                                  : OkStatus();
 }
 
+void Assembly::CountReads(Timings* timings) const {
+  const kv::PageCache::Reads reads = store->PageCacheReads();
+  const auto of = [&](BlockCache::Read read) { return reads.decode[read] + reads.prompts[read]; };
+  timings->page_cache = {of(BlockCache::kFound), of(BlockCache::kBrought), of(BlockCache::kPassed),
+                         reads.bytes};
+  const kv::ListedPages::Reads pages = store->DiskPageReads();
+  timings->disk_pages = {pages.found, pages.read, pages.bytes};
+  if (demoted != nullptr) {
+    const Demoted::Reads& let_go = demoted->reads();
+    timings->demoted = {let_go.steps, let_go.choices, let_go.bytes};
+  }
+  if (host_attention != nullptr) {
+    const HostAttention::Bounded bounded = host_attention->bounded();
+    timings->bounded = {bounded.heads, bounded.read_all};
+  }
+}
+
 Status Assembly::BuildSalience(const SalienceLimits& limits, const kv::StoreOptions& options) {
   Result<std::unique_ptr<Salience>> made = Salience::Create(
       {*kernels, *device, *compute, *store, *device_budget,

@@ -12,6 +12,7 @@
 #include "engine/executor.h"
 #include "engine/layout.h"
 #include "engine/step/salience.h"
+#include "headway/context.h"
 #include "kernels/kernels.h"
 #include "kv/store/store.h"
 #include "model/model.h"
@@ -23,6 +24,9 @@ struct Assembly {
   // kept where tokens are let go. Everything that is
   // marked as given is there, and what it points to outlives the assembly.
   Status Build(const Layout& layout, std::shared_ptr<kv::SlabFile> session);
+
+  // Fills in what was read so far. Waits for the GPU where there is a page cache.
+  void CountReads(Timings* timings) const;
 
   // In the order in which they are built; destroyed in reverse.
   Env* env = nullptr;                             // given

@@ -366,8 +366,7 @@ Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const
   return layout;
 }
 
-// What a layout follows from. kUnsupported where the model or the device does not do what the
-// settings ask for.
+// What a layout follows from. kUnsupported where the model or the device does not do what is asked.
 Result<LayoutBasis> MakeBasis(const BlueprintInputs& inputs, const Workload& workload) {
   const ModelConfig& config = *inputs.config;
   const Result<Encoding> encoding =
@@ -396,6 +395,7 @@ Result<LayoutBasis> MakeBasis(const BlueprintInputs& inputs, const Workload& wor
     if (HasCut(inputs)) basis.kept_segment_pages = inputs.session->format.segment_pages;
   }
   if (inputs.settings->salience.chooses()) {
+    if (Status s = CheckBound(*inputs.settings, inputs.backend.own_memory); !s.ok()) return s;
     basis.salience = inputs.settings->salience;
     basis.salient_on_host = SalientOnHost(inputs, workload, basis);
   }

@@ -106,6 +106,19 @@ TEST(Blueprint, SalientTokensOfEncodedCachesArePlanned) {
   }
 }
 
+TEST(Blueprint, BoundsOfWhatIsSalientNeedTheCacheOnTheHost) {
+  Subject subject(128);
+  subject.settings.salience.beta = 1.0;
+  subject.settings.salience.bound.epsilon = 0.1;
+  subject.settings.salient_on_host = true;
+  EXPECT_TRUE(subject.OnCpu().ok());
+  ExpectUnsupported(subject.OnGpu(),
+                    "hgca_epsilon: the host's cores read keys before the window, and cannot where "
+                    "they lie in a GPU's memory; give placement host-only");
+  subject.settings.placement = kv::PlacementKind::kHostOnly;
+  EXPECT_TRUE(subject.OnGpu().ok());
+}
+
 TEST(Blueprint, EncodingsWhoseBlocksADeviceDoesNotChooseAreRefused) {
   Subject subject(128);
   subject.settings.salience.reselect = 2;

@@ -326,16 +326,7 @@ Timings Context::timings() const {
   if (impl_->generator == nullptr) return {};
   Timings timings = impl_->generator->timings();
   timings.host_share = impl_->assembly.host_share.share();
-  const kv::PageCache::Reads reads = impl_->assembly.store->PageCacheReads();
-  const auto of = [&](BlockCache::Read read) { return reads.decode[read] + reads.prompts[read]; };
-  timings.page_cache = {of(BlockCache::kFound), of(BlockCache::kBrought), of(BlockCache::kPassed),
-                        reads.bytes};
-  const kv::ListedPages::Reads pages = impl_->assembly.store->DiskPageReads();
-  timings.disk_pages = {pages.found, pages.read, pages.bytes};
-  if (impl_->assembly.demoted != nullptr) {
-    const Demoted::Reads& demoted = impl_->assembly.demoted->reads();
-    timings.demoted = {demoted.steps, demoted.choices, demoted.bytes};
-  }
+  impl_->assembly.CountReads(&timings);
   return timings;
 }
 

@@ -231,6 +231,10 @@ HostAttentionLimits Layout::host(const ModelShape& shape) const {
   limits.length = executor.length;
   limits.segment_tokens = executor.segment_tokens;
   limits.activation = executor.activation_dtype;
+  limits.bound = executor.salience.bound;
+  // A page fills before it leaves the window.
+  const int64_t slots = limits.format.page_slots;
+  limits.near = std::min(limits.length, RoundUp(executor.salience.window, slots) + slots);
   return limits;
 }
 

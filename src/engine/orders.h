@@ -29,7 +29,7 @@ enum class Order : uint8_t {
 };
 
 // Every member: one that is added to the options is added here.
-static_assert(sizeof(EngineOptions) == 1376);
+static_assert(sizeof(EngineOptions) == 1392);
 template <typename Wire, typename Options>
 requires std::is_same_v<std::remove_const_t<Options>, EngineOptions>
 void Pass(Wire& wire, Options& o) {
@@ -46,9 +46,9 @@ void Pass(Wire& wire, Options& o) {
        o.evict_window, o.evict_pool, o.evict_sink, o.evict_safeguard, o.evict_steepness,
        o.evict_future, o.evict_profile, o.evict_room, o.evicted, o.evicted_keys, o.evicted_refresh,
        o.hgca, o.hgca_window, o.hgca_alpha, o.hgca_every, o.hgca_most, o.hgca_queries,
-       o.hgca_reselect, o.hgca_on, o.rope_scaling, o.self_extend, o.draft, o.draft_tokens,
-       o.draft_acceptance, o.machine, o.session, o.session_recut, o.trace, o.time_kernels,
-       o.alias_host_memory, o.random_weights);
+       o.hgca_reselect, o.hgca_on, o.hgca_epsilon, o.hgca_delta, o.rope_scaling, o.self_extend,
+       o.draft, o.draft_tokens, o.draft_acceptance, o.machine, o.session, o.session_recut, o.trace,
+       o.time_kernels, o.alias_host_memory, o.random_weights);
 }
 
 template <typename Wire, typename AnyRequest>

@@ -139,15 +139,21 @@ std::optional<SalienceReport> SalienceReportOf(const Blueprint& blueprint) {
   const std::optional<SalienceLimits>& salience = blueprint.layout.salience;
   if (!salience.has_value()) return std::nullopt;
   const kv::SaliencePolicy& policy = salience->policy;
-  return SalienceReport{policy.beta, policy.window,  policy.alpha,    policy.every,
-                        policy.most, policy.queries, policy.reselect, salience->on_host};
+  return SalienceReport{policy.beta,          policy.window,  policy.alpha,    policy.every,
+                        policy.most,          policy.queries, policy.reselect, salience->on_host,
+                        policy.bound.epsilon, policy.delta};
 }
 
 std::string SalienceReason(const SalienceReport& salience) {
+  const std::string unless =
+      salience.epsilon > 0.0
+          ? fmt::format(", unless these leave out more than {:.4g} % of a head's attention",
+                        100.0 * salience.epsilon)
+          : "";
   return fmt::format(
-      "approximate: before the last {} tokens decode attends to those alone that {}; prompts are "
+      "approximate: before the last {} tokens decode attends to those alone that {}{}; prompts are "
       "read exactly",
-      salience.window, salience.reselect > 0 ? "score best by summaries" : "had attention");
+      salience.window, salience.reselect > 0 ? "score best by summaries" : "had attention", unless);
 }
 
 std::string SelfExtendReason(const SelfExtend& extend) {

@@ -7,6 +7,7 @@
 #include "headway/refusal.h"
 #include "headway/types.h"
 #include "kv/policy/salient_blocks.h"
+#include "kv/policy/selection.h"
 
 namespace headway {
 namespace {
@@ -53,6 +54,31 @@ Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {
                                             ": queries come from the window, which is of " +
                                             std::to_string(policy->window) + " tokens"});
   }
+  return OkStatus();
+}
+
+// What heads leave out is bounded by keys that the host's cores read.
+Status ReadBound(const EngineOptions& options, Settings* settings) {
+  if (!(options.hgca_epsilon >= 0.0 && options.hgca_epsilon < 1.0)) {
+    return Wrong({Option::kHgcaEpsilon, " is a share of the attention, from 0 to less than 1"});
+  }
+  if (!(options.hgca_delta > 0.0 && options.hgca_delta <= 0.5)) {
+    return Wrong({Option::kHgcaDelta, " is a probability above 0, and at most 0.5"});
+  }
+  if (options.hgca_epsilon == 0.0) {
+    if (options.hgca_delta == EngineOptions().hgca_delta) return OkStatus();
+    return Wrong({Option::kHgcaDelta, " needs ", Option::kHgcaEpsilon});
+  }
+  if (options.hgca_on == "device") {
+    return Wrong({Option::kHgcaEpsilon,
+                  ": the host's cores read what heads leave out, and salient tokens with it; leave "
+                  "out ",
+                  Option::kHgcaOn, " device"});
+  }
+  settings->salience.bound.epsilon = options.hgca_epsilon;
+  settings->salience.bound.deviations = kv::DeviationsOf(options.hgca_delta);
+  settings->salience.delta = options.hgca_delta;
+  settings->salient_on_host = true;
   return OkStatus();
 }
 
@@ -109,7 +135,9 @@ Status ReadSalience(const EngineOptions& options, Settings* settings) {
       {options.hgca_every != absent.hgca_every, Option::kHgcaEvery},
       {options.hgca_most != absent.hgca_most, Option::kHgcaMost},
       {options.hgca_queries != absent.hgca_queries, Option::kHgcaQueries},
-      {options.hgca_on != absent.hgca_on, Option::kHgcaOn}};
+      {options.hgca_on != absent.hgca_on, Option::kHgcaOn},
+      {options.hgca_epsilon != absent.hgca_epsilon, Option::kHgcaEpsilon},
+      {options.hgca_delta != absent.hgca_delta, Option::kHgcaDelta}};
   if (Status s = CheckReselection(options); !s.ok()) return s;
   if (options.hgca == absent.hgca && options.hgca_reselect == 0) {
     for (const auto& [is, option] : given) {
@@ -123,10 +151,23 @@ Status ReadSalience(const EngineOptions& options, Settings* settings) {
     return Wrong({Option::kHgcaOn, ": '" + options.hgca_on + "' is none of auto, host, device"});
   }
   if (options.hgca_on != "auto") settings->salient_on_host = options.hgca_on == "host";
+  if (Status s = ReadBound(options, settings); !s.ok()) return s;
   if (options.placement == kAutoPlacement && settings->policy == Policy::kAuto) {
     settings->placement = kv::PlacementKind::kRecent;
   }
   return CheckTogether(options, *settings);
+}
+
+Status CheckBound(const Settings& settings, bool own_memory) {
+  if (!settings.salience.is_bounded() || !own_memory ||
+      settings.placement == kv::PlacementKind::kHostOnly) {
+    return OkStatus();
+  }
+  return Status(StatusCode::kUnsupported,
+                Refusal{{Option::kHgcaEpsilon,
+                         ": the host's cores read keys before the window, and cannot where they "
+                         "lie in a GPU's memory; give ",
+                         Option::kPlacement, " host-only"}});
 }
 
 plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int64_t>& lengths,

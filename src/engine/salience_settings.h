@@ -21,7 +21,12 @@ Status ReadSalience(const EngineOptions& options, Settings* settings);
 // The option that had the policy choose.
 Option AskedForBy(const kv::SaliencePolicy& policy);
 
-// What decode reads at most of sequences that will reach these lengths.
+// kUnsupported where some of a cache that heads may have to read whole may lie where the host's
+// cores do not read it: in memory of a device's own.
+Status CheckBound(const Settings& settings, bool own_memory);
+
+// What decode reads at most of sequences that will reach these lengths, but for what a
+// bound makes it read.
 plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int64_t>& lengths,
                         bool on_host);
 

@@ -116,6 +116,44 @@ TEST(SalienceSettings, ReselectionHasNoMasses) {
   names("hgca_reselect and selector", [](EngineOptions& o) { o.selector = "pages"; });
 }
 
+TEST(SalienceSettings, BoundsAreRead) {
+  EngineOptions options;
+  options.hgca = 1.0;
+  EXPECT_FALSE(ReadSettings(options)->salience.is_bounded());
+  options.hgca_epsilon = 0.1;
+  Settings settings = *ReadSettings(options);
+  EXPECT_TRUE(settings.salience.is_bounded());
+  EXPECT_EQ(settings.salience.bound.epsilon, 0.1);
+  EXPECT_NEAR(settings.salience.bound.deviations, 1.644854, 1e-6);
+  EXPECT_EQ(settings.salience.delta, 0.05);
+  EXPECT_EQ(settings.salient_on_host, true);
+  EXPECT_TRUE(CheckBound(settings, /*own_memory=*/false).ok());
+  EXPECT_EQ(CheckBound(settings, /*own_memory=*/true).message(),
+            "hgca_epsilon: the host's cores read keys before the window, and cannot where they lie "
+            "in a GPU's memory; give placement host-only");
+  options.placement = "host-only";
+  EXPECT_TRUE(CheckBound(*ReadSettings(options), /*own_memory=*/true).ok());
+  options.hgca = EngineOptions().hgca;
+  options.hgca_reselect = 2;
+  options.hgca_on = "host";
+  options.hgca_delta = 0.5;
+  settings = *ReadSettings(options);
+  EXPECT_TRUE(settings.salience.is_bounded());
+  EXPECT_NEAR(settings.salience.bound.deviations, 0.0, 1e-9);
+  const auto names = [](const std::string& what,
+                        const std::function<void(EngineOptions&)>& change) {
+    EXPECT_NE(Wrong(change).find(what), std::string::npos) << what << ": " << Wrong(change);
+  };
+  names("hgca_epsilon is", [](EngineOptions& o) { o.hgca_epsilon = 1.0; });
+  names("hgca_epsilon is", [](EngineOptions& o) { o.hgca_epsilon = -0.1; });
+  names("hgca_epsilon is", [](EngineOptions& o) { o.hgca_epsilon = NAN; });
+  names("hgca_delta is", [](EngineOptions& o) { o.hgca_epsilon = 0.1, o.hgca_delta = 0.0; });
+  names("hgca_delta is", [](EngineOptions& o) { o.hgca_epsilon = 0.1, o.hgca_delta = 0.6; });
+  names("hgca_delta needs hgca_epsilon", [](EngineOptions& o) { o.hgca_delta = 0.1; });
+  names("leave out hgca_on", [](EngineOptions& o) { o.hgca_epsilon = 0.1, o.hgca_on = "device"; });
+  names("hgca_epsilon needs hgca", [](EngineOptions& o) { o.hgca = -1.0, o.hgca_epsilon = 0.1; });
+}
+
 TEST(SalienceSettings, PlansReadTheWindowAndWhatIsSalientAtMost) {
   kv::SaliencePolicy policy;
   EXPECT_FALSE(KeptOf(policy, {5000}, true).count);

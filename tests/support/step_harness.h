@@ -99,6 +99,8 @@ class StepHarness {
   Salience& salience() { return *assembly_.salience; }
   kv::Store& kept_store() { return *assembly_.kept_store; }
   Demoted& demoted() { return *assembly_.demoted; }
+  // Where a configuration has it.
+  HostAttention& host_attention() { return *assembly_.host_attention; }
   // Of what lies in host memory, what the host attends to now.
   double host_share() const { return assembly_.host_share.share(); }
 

@@ -38,6 +38,8 @@ Approximation HgcaOf(const EngineOptions& options) {
   AddGiven("every", options.hgca_every, defaults.hgca_every, &hgca);
   AddGiven("most", options.hgca_most, defaults.hgca_most, &hgca);
   AddGiven("queries", options.hgca_queries, defaults.hgca_queries, &hgca);
+  AddGiven("epsilon", options.hgca_epsilon, defaults.hgca_epsilon, &hgca);
+  AddGiven("delta", options.hgca_delta, defaults.hgca_delta, &hgca);
   return hgca;
 }
 
@@ -82,6 +84,8 @@ EngineOptions ExactOptions(EngineOptions options) {
   options.hgca_queries = defaults.hgca_queries;
   options.hgca_reselect = defaults.hgca_reselect;
   options.hgca_on = defaults.hgca_on;
+  options.hgca_epsilon = defaults.hgca_epsilon;
+  options.hgca_delta = defaults.hgca_delta;
   options.session = defaults.session;
   options.session_recut = defaults.session_recut;
   options.trace = defaults.trace;

@@ -33,6 +33,17 @@ constexpr int64_t kShortShare = 4;
 
 constexpr int64_t kFloat = sizeof(float);
 
+// Long pieces first: they are handed out in this order.
+void SortByLength(std::vector<AttentionItem>* items) {
+  std::stable_sort(
+      items->begin(), items->end(),
+      [](const AttentionItem& a, const AttentionItem& b) { return a.split > b.split; });
+}
+
+UnreadMass::Limits UnreadLimits(const HostAttentionLimits& limits) {
+  return {limits.shape, limits.format, limits.bound, limits.entries, limits.near};
+}
+
 }  // namespace
 
 HostAttention::HostAttention(const HostAttentionLimits& limits, std::unique_ptr<Kernels> kernels)
@@ -85,11 +96,18 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
   host->o_ = reinterpret_cast<float*>(host->q_ + q_bytes);
   host->lse_ = host->o_ + width;
   const int64_t parts = host->MaxParts();
+  const bool bounded = limits.bound.epsilon > 0.0;
+  const int64_t unread = bounded ? UnreadMass::Bytes(UnreadLimits(limits)) : 0;
   Result<std::unique_ptr<Buffer>> own = host->cpu_->Allocate(
-      budget, static_cast<size_t>((width + parts * (width + heads)) * kFloat), "host attention");
+      budget, static_cast<size_t>(unread + (width + parts * (width + heads)) * kFloat),
+      "host attention");
   if (!own.ok()) return own.status();
   host->own_ = std::move(*own);
-  host->q_f32_ = reinterpret_cast<float*>(host->own_->data());
+  host->q_f32_ = reinterpret_cast<float*>(host->own_->data() + unread);
+  if (bounded) {
+    host->unread_ = std::make_unique<UnreadMass>(UnreadLimits(limits), *host->kernels_,
+                                                 *host->at_once_, host->own_->data());
+  }
   host->part_o_ = host->q_f32_ + width;
   host->part_lse_ = host->part_o_ + parts * width;
   KernelLimits kernel_limits;
@@ -108,12 +126,29 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
 }
 
 void HostAttention::Begin() {
-  items_.clear();
-  merges_.clear();
+  tasks_ = {};
+  bounds_.clear();
 }
 
 void HostAttention::Add(const Queried& queried, const kv::HeadRun& run,
                         std::span<const KeyRun> ranges) {
+  AddTo(queried, run, ranges, &tasks_);
+}
+
+void HostAttention::AddAll(const Queried& queried, const kv::HeadRun& head,
+                           std::span<const KeyRun> all, UnreadKeys unread) {
+  HEADWAY_CHECK(unread_ != nullptr && head.heads == 1 && queried.tokens == 1);
+  BoundedHead& bounded = bounds_.emplace_back();
+  bounded.row = RowOf(queried.entry);
+  bounded.head = head.head;
+  bounded.position = queried.position;
+  bounded.unread = std::move(unread);
+  // Where their states lie is free again by then.
+  AddTo(queried, head, all, &bounded.all);
+}
+
+void HostAttention::AddTo(const Queried& queried, const kv::HeadRun& run,
+                          std::span<const KeyRun> ranges, Tasks* tasks) {
   const int64_t end = queried.position + queried.tokens;
   HEADWAY_CHECK(queried.entry < limits_.entries && queried.tokens <= limits_.tokens &&
                 end <= limits_.length);
@@ -143,7 +178,7 @@ void HostAttention::Add(const Queried& queried, const kv::HeadRun& run,
     item.lse_stride = heads;
     item.lse_part_stride = limits_.tokens * heads;
     parts += PartsOf(item);
-    items_.push_back(item);
+    tasks->items.push_back(item);
   };
   for (KeyRun range : ranges) {
     range.pages = kv::PagesOf(range.pages, run);
@@ -154,18 +189,19 @@ void HostAttention::Add(const Queried& queried, const kv::HeadRun& run,
     add(KeysOf(limits_.format, range, 0, in_long, count - in_long), kShort);
   }
   HEADWAY_CHECK(parts <= MaxParts());
-  AddMerges(queried, run, parts);
+  AddMerges(queried, run, parts, tasks);
 }
 
 // Of the last `parts` states, which are those of the run.
-void HostAttention::AddMerges(const Queried& queried, const kv::HeadRun& run, int64_t parts) {
+void HostAttention::AddMerges(const Queried& queried, const kv::HeadRun& run, int64_t parts,
+                              Tasks* tasks) {
   const int64_t heads = limits_.shape.query_heads;
   const int64_t head = int64_t{run.head} * limits_.shape.group();  // query head
   float* const o = o_ + RowOf(queried.entry) * Width() + head * limits_.shape.head_dim;
   float* const lse = lse_ + RowOf(queried.entry) * heads + head;
   if (parts == 1) {  // nothing to merge
-    items_.back().o = o;
-    items_.back().lse = lse;
+    tasks->items.back().o = o;
+    tasks->items.back().lse = lse;
     return;
   }
   const int64_t first = RowOf(queried.entry) * MaxParts();
@@ -179,23 +215,24 @@ void HostAttention::AddMerges(const Queried& queried, const kv::HeadRun& run, in
     merge.rows = int64_t{run.heads} * limits_.shape.group();
     merge.o = o + token * Width();
     merge.lse = lse + token * heads;
-    merges_.push_back(merge);
+    tasks->merges.push_back(merge);
   }
 }
 
 WorkCost HostAttention::Cost() const {
-  WorkCost cost = AttendCost(limits_.format, limits_.shape.group(), {}, items_, kFloat);
+  WorkCost cost = AttendCost(limits_.format, limits_.shape.group(), {}, tasks_.items, kFloat);
   cost.name = "host attention";
   return cost;
 }
 
-// The queries of the entries that have keys here, neighbours together.
+// The queries of the entries that have keys here, or leave some out, neighbours together.
 std::vector<ConvertItem> HostAttention::QueriesToLoad() const {
   std::vector<bool> wanted(static_cast<size_t>(limits_.entries * limits_.tokens) + 1);  // rows
-  for (const AttentionItem& item : items_) {
+  for (const AttentionItem& item : tasks_.items) {
     const int64_t row = (static_cast<const float*>(item.q) - q_f32_) / Width();
     std::fill_n(wanted.begin() + static_cast<std::ptrdiff_t>(row), item.tokens, true);
   }
+  for (const BoundedHead& head : bounds_) wanted[static_cast<size_t>(head.row)] = true;
   std::vector<ConvertItem> loads;
   for (int64_t row = 0, end = 0; row < std::ssize(wanted); row = std::max(row + 1, end)) {
     for (end = row; wanted[static_cast<size_t>(end)];) ++end;
@@ -216,21 +253,49 @@ std::function<Status()> HostAttention::Work(int64_t window) {
   AttentionParams params;
   params.scale = 1.0f / std::sqrt(static_cast<float>(limits_.shape.head_dim));
   params.window = window;
-  // Long pieces first: they are handed out in this order.
-  std::stable_sort(
-      items_.begin(), items_.end(),
-      [](const AttentionItem& a, const AttentionItem& b) { return a.split > b.split; });
+  SortByLength(&tasks_.items);
   // Taken apart before the queries are there.
   return [this, params, number = ++works_, loads = QueriesToLoad(),
-          items = SingleStates(limits_.format, limits_.shape.group(), items_),
-          merges = std::move(merges_)] {
+          items = SingleStates(limits_.format, limits_.shape.group(), tasks_.items),
+          merges = std::move(tasks_.merges), bounds = std::move(bounds_)] {
     const int64_t start_ns = Env::Default()->NowNanos();
     for (const ConvertItem& load : loads) kernels_->Convert(*at_once_, load);
-    kernels_->Attend(*at_once_, limits_.format, limits_.shape.group(), params, items);
-    kernels_->Merge(*at_once_, limits_.shape.head_dim, merges);
+    Run(params, items, merges);
+    if (!bounds.empty()) ReadMore(params, bounds);
     EndWork(number, start_ns);
     return at_once_->status();
   };
+}
+
+void HostAttention::Run(const AttentionParams& params, std::span<const AttentionItem> items,
+                        std::span<const MergeItem> merges) {
+  kernels_->Attend(*at_once_, limits_.format, limits_.shape.group(), params, items);
+  kernels_->Merge(*at_once_, limits_.shape.head_dim, merges);
+}
+
+void HostAttention::ReadMore(const AttentionParams& params, std::span<const BoundedHead> heads) {
+  const int64_t group = limits_.shape.group();
+  std::vector<UnreadMass::Head> read;
+  for (const BoundedHead& head : heads) {
+    const int64_t query_head = head.head * group;
+    read.push_back({&head.unread, q_f32_ + head.row * Width() + query_head * limits_.shape.head_dim,
+                    lse_ + head.row * limits_.shape.query_heads + query_head, head.position});
+  }
+  const std::vector<bool> too_much = unread_->LeaveTooMuch(read);
+  Tasks all;
+  int64_t read_all = 0;
+  for (size_t i = 0; i < heads.size(); ++i) {
+    if (!too_much[i]) continue;
+    ++read_all;
+    const Tasks& of_head = heads[i].all;
+    all.items.insert(all.items.end(), of_head.items.begin(), of_head.items.end());
+    all.merges.insert(all.merges.end(), of_head.merges.begin(), of_head.merges.end());
+  }
+  bounded_heads_ += std::ssize(heads);
+  read_all_ += read_all;
+  if (read_all == 0) return;
+  SortByLength(&all.items);
+  Run(params, SingleStates(limits_.format, limits_.shape.group(), all.items), all.merges);
 }
 
 void HostAttention::StreamWaits(Stream& stream) {

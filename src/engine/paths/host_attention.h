@@ -5,6 +5,9 @@
 // Keys are cut at boundaries that depend on lengths only, each piece is a task that a core takes
 // when it is free, and the pieces' states are merged in order: the number of threads changes no
 // bit. Long pieces are handed out first and short ones behind them, so that cores end together.
+//
+// With a bound of what heads leave out, a work has a second part: heads for which it fails read all
+// of their keys, in place of what they had read.
 #ifndef HEADWAY_ENGINE_PATHS_HOST_ATTENTION_H_
 #define HEADWAY_ENGINE_PATHS_HOST_ATTENTION_H_
 
@@ -18,6 +21,7 @@
 
 #include "base/thread_pool.h"
 #include "device/device.h"
+#include "engine/paths/unread_mass.h"
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kv/pages/format.h"
@@ -32,6 +36,8 @@ struct HostAttentionLimits {
   int64_t length = 0;              // of any sequence
   int64_t segment_tokens = 0;      // most keys of a range
   DType activation = DType::kF32;  // of the device's queries
+  MassBound bound = {};            // of AddAll; without an epsilon there is none
+  int64_t near = 0;                // most keys of UnreadKeys::near
 };
 
 class HostAttention {
@@ -63,11 +69,23 @@ class HostAttention {
     int64_t tokens = 1;
   };
   void Add(const Queried& queried, const kv::HeadRun& run, std::span<const KeyRun> ranges);
-  // What it moves and computes, and what does it, once, on a thread of its own.
+  // A KV head that was added as one, of an entry of one token: where the bound of what it leaves
+  // out fails, as the sample of it says, it attends to `all` of its keys instead. `queried` is as
+  // where these are.
+  void AddAll(const Queried& queried, const kv::HeadRun& head, std::span<const KeyRun> all,
+              UnreadKeys unread);
+  // What it moves and computes but for AddAll, and what does it, once, on a thread of its own.
   WorkCost Cost() const;
   std::function<Status()> Work(int64_t window);
   // `stream` was given all that it does beside the last work, and waits for it next.
   void StreamWaits(Stream& stream);
+
+  // Of AddAll, in all works that have ended: heads, and those that read all of their keys.
+  struct Bounded {
+    int64_t heads = 0;
+    int64_t read_all = 0;
+  };
+  Bounded bounded() const { return {bounded_heads_, read_all_}; }
 
   // --- How the works of a step followed each other.
   void ForgetPauses();
@@ -79,8 +97,28 @@ class HostAttention {
  private:
   HostAttention(const HostAttentionLimits& limits, std::unique_ptr<Kernels> kernels);
 
+  // Pieces, and merges of their states.
+  struct Tasks {
+    std::vector<AttentionItem> items;
+    std::vector<MergeItem> merges;
+  };
+  // A head of AddAll.
+  struct BoundedHead {
+    int64_t row = 0;
+    int head = 0;
+    int64_t position = 0;
+    UnreadKeys unread;
+    Tasks all;
+  };
+
   int64_t RowOf(int entry) const { return entry * limits_.tokens; }
-  void AddMerges(const Queried& queried, const kv::HeadRun& run, int64_t parts);
+  void AddTo(const Queried& queried, const kv::HeadRun& run, std::span<const KeyRun> ranges,
+             Tasks* tasks);
+  void AddMerges(const Queried& queried, const kv::HeadRun& run, int64_t parts, Tasks* tasks);
+  void Run(const AttentionParams& params, std::span<const AttentionItem> items,
+           std::span<const MergeItem> merges);
+  // On the thread of a work, behind what its heads read.
+  void ReadMore(const AttentionParams& params, std::span<const BoundedHead> heads);
   int64_t QueryBytes() const;  // of a token
   int64_t Width() const { return int64_t{limits_.shape.query_heads} * limits_.shape.head_dim; }
   int64_t MaxParts() const;
@@ -102,8 +140,11 @@ class HostAttention {
   float* part_lse_ = nullptr;  // [entries, max_parts, tokens, query_heads]
 
   // Of the layer that is put together.
-  std::vector<AttentionItem> items_;
-  std::vector<MergeItem> merges_;
+  Tasks tasks_;
+  std::vector<BoundedHead> bounds_;
+
+  std::unique_ptr<UnreadMass> unread_;  // null without a bound
+  std::atomic<int64_t> bounded_heads_ = 0, read_all_ = 0;
 
   int64_t works_ = 0;                              // made so far
   std::vector<std::unique_ptr<Event>> stream_at_;  // of work n: number n modulo as many

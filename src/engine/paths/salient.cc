@@ -8,6 +8,9 @@
 #include "engine/paths/reselection.h"
 #include "engine/step/salience.h"
 #include "kernels/items.h"
+#include "kernels/selection_bound.h"
+#include "kv/policy/selection.h"
+#include "kv/policy/unread_bound.h"
 
 namespace headway {
 namespace {
@@ -44,6 +47,19 @@ class SalientPath : public AttentionPath {
     const size_t first = first_[static_cast<size_t>(layer)];
     return std::span(held_).subspan(first, first_[static_cast<size_t>(layer) + 1] - first);
   }
+  std::span<const kv::HostRead> ClosedIn(int layer) const {
+    const size_t first = first_closed_[static_cast<size_t>(layer)];
+    return std::span(closed_).subspan(first, first_closed_[static_cast<size_t>(layer) + 1] - first);
+  }
+  void Hold(const kv::SlabRead& slab);
+  // Runs of an entry's closed keys, of all heads of a group, in the order of positions.
+  struct Closed {
+    std::vector<KeyRun> before;  // the window
+    std::vector<KeyRun> near;
+  };
+  Closed KeysIn(int layer, int group, int entry) const;
+  UnreadKeys Sample(int layer, const kv::HeadRun& head, int entry, const Closed& keys) const;
+  void AddBounds(int layer, int entry);
 
   const PathParts parts_;
   StepContext& context_;
@@ -54,6 +70,9 @@ class SalientPath : public AttentionPath {
   // weighed has something, or that have something before that of an entry that chooses anew.
   std::vector<kv::SlabRead> held_;
   std::vector<size_t> first_;  // [layers + 1]: the first of each layer
+  // Slabs of entries whose policy is bounded, layer by layer, which the cores read where they lie.
+  std::vector<kv::HostRead> closed_;
+  std::vector<size_t> first_closed_;  // [layers + 1]
   std::optional<Reselection> reselection_;
   std::vector<Salience::WindowKeys> windows_;
   Status status_;  // of choosing behind a step
@@ -69,6 +88,20 @@ void SalientPath::BeginStep() {
   any_ = std::any_of(chosen_.begin(), chosen_.end(), [](const auto* each) { return each; });
   held_.clear();
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
+  closed_.clear();
+  first_closed_ = first_;
+}
+
+// Memory of a device that is the host's own is as good as its other memory; caches of others lie
+// there (CheckBound).
+void SalientPath::Hold(const kv::SlabRead& slab) {
+  const bool on_host = context_.store.reads().PlaceOf(slab).tier == Tier::kHost;
+  closed_.push_back({slab, 0});
+  if (on_host) {
+    parts_.reads.Hold(closed_.back());
+  } else {
+    parts_.reads.HoldInPlace(slab);
+  }
 }
 
 // What is before the window is left out; of a slab on the edge of it a part.
@@ -85,10 +118,12 @@ void SalientPath::Take(int layer, std::vector<SlabRange>* ranges) {
       held_.push_back(slab);
       parts_.reads.HoldInPlace(slab);
     }
+    if (context_.limits.salience.is_bounded() && Before(slab.entry) > 0) Hold(slab);
     if (far && near) parts_.reads.Add(parts_.number, slab);
     return far;
   });
   first_[static_cast<size_t>(layer) + 1] = held_.size();
+  first_closed_[static_cast<size_t>(layer) + 1] = closed_.size();
 }
 
 // Has each entry that chooses anew do so.
@@ -105,6 +140,62 @@ void SalientPath::Reselect(int layer) {
     entries.push_back({entry, chosen_[static_cast<size_t>(entry)], std::span(far).subspan(first)});
   }
   if (!entries.empty()) reselection_->Choose(layer, entries);
+}
+
+SalientPath::Closed SalientPath::KeysIn(int layer, int group, int entry) const {
+  Closed closed;
+  for (const kv::HostRead& read : ClosedIn(layer)) {
+    if (read.slab.group != group || read.slab.entry != entry) continue;
+    const KeyRun keys = context_.store.reads().KeysOnHost(read);
+    const int64_t before = Before(entry) - keys.position;
+    if (before < keys.pages.count) closed.near.push_back(From(keys, Before(entry)));
+    if (before <= 0) continue;
+    closed.before.push_back(keys);
+    closed.before.back().pages.count = std::min(keys.pages.count, before);
+  }
+  return closed;
+}
+
+// The blocks that say what a head leaves out in this step, of all that are before the window: the
+// same ones for all heads, so that ranks, which number their own heads, draw what one would.
+UnreadKeys SalientPath::Sample(int layer, const kv::HeadRun& head, int entry,
+                               const Closed& closed) const {
+  const Salience::Chosen& chosen = *chosen_[static_cast<size_t>(entry)];
+  const int slots = kv::BoundSlots(context_.format.page_slots);
+  const int64_t segment = context_.store.format().segment_tokens();
+  const uint64_t seed = kv::SampleSeed(parts_.batch[entry].position, layer);
+  UnreadKeys unread;
+  unread.blocks = chosen.before / slots;
+  for (int i = 0; i < selection::SamplesOf(unread.blocks); ++i) {
+    const selection::SampledBlock sampled = selection::SampleOf(seed, 0, i, unread.blocks);
+    const int64_t position = sampled.block * slots;
+    const uint32_t bits = salience_.NotSalient(chosen, layer, head.head, position, slots);
+    if (bits == 0) continue;
+    KeyRun keys = closed.before[static_cast<size_t>(position / segment)];
+    keys.pages = kv::PagesOf(keys.pages, head);
+    keys = KeysOf(context_.format, keys, 0, position - keys.position, slots);
+    unread.sample.push_back({keys, sampled.stratum, bits});
+  }
+  for (KeyRun keys : closed.near) {
+    keys.pages = kv::PagesOf(keys.pages, head);
+    unread.near.push_back(keys);
+  }
+  return unread;
+}
+
+// Has heads of an entry that leave too much out read all that is before the window.
+void SalientPath::AddBounds(int layer, int entry) {
+  for (int group = 0; group < context_.store.format().head_groups(layer); ++group) {
+    const Closed closed = KeysIn(layer, group, entry);
+    if (closed.before.empty()) continue;
+    for (const kv::HeadRun& run : context_.RunsOf(layer, group)) {
+      for (int i = 0; i < run.heads; ++i) {
+        const kv::HeadRun head = {run.head + i, 1, run.index + i};
+        parts_.host.attention->AddAll({entry, parts_.batch[entry].position}, head, closed.before,
+                                      Sample(layer, head, entry, closed));
+      }
+    }
+  }
 }
 
 // Has the host's cores begin.
@@ -124,9 +215,10 @@ void SalientPath::BeginLayer(int layer) {
       // The query sees all of them, and tasks are cut for so many.
       host.Add({entry, keys.pages.count}, {head, 1, 0}, {&keys, 1});
     }
+    if (context_.limits.salience.is_bounded()) AddBounds(layer, entry);
   }
   const WorkCost cost = host.Cost();
-  context_.store.reads().RunOnHost({}, cost, host.Work(0));
+  context_.store.reads().RunOnHost(ClosedIn(layer), cost, host.Work(0));
 }
 
 Status SalientPath::Attend(int layer, int group) {

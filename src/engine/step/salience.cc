@@ -117,6 +117,23 @@ KeyRun Salience::KeysOf(const Chosen& chosen, int layer, int head) const {
   return keys;
 }
 
+uint32_t Salience::NotSalient(const Chosen& chosen, int layer, int head, int64_t position,
+                              int slots) const {
+  const uint32_t all = (uint32_t{1} << slots) - 1;
+  const auto index = static_cast<size_t>(HeadIndex(layer, head));
+  if (limits_.policy.reselects()) {
+    constexpr int kBlock = kv::SalientBlocks::kSummary.block_slots;
+    return chosen.blocks[index].Has(static_cast<int32_t>(position / kBlock)) ? 0 : all;
+  }
+  const std::vector<int32_t>& salient = chosen.positions[index];
+  uint32_t those = 0;
+  for (auto at = std::lower_bound(salient.begin(), salient.end(), position);
+       at != salient.end() && *at < position + slots; ++at) {
+    those |= uint32_t{1} << (*at - position);
+  }
+  return all & ~those;
+}
+
 Salience::Chosen* Salience::Find(kv::SequenceId sequence, int64_t length) {
   for (Chosen& chosen : chosen_) {
     if (chosen.sequence == sequence && chosen.length == length) return &chosen;
@@ -152,6 +169,7 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   chosen.before = kv::TokensBefore(limits_.policy, chosen.length, limits_.page.page_slots);
   chosen.weighed = chosen.length;
   chosen.counts.assign(static_cast<size_t>(Tables()), 0);
+  if (limits_.policy.is_bounded()) chosen.positions.assign(static_cast<size_t>(Tables()), {});
   if (limits_.policy.reselects()) {  // the next step chooses
     chosen.blocks.assign(static_cast<size_t>(Tables()), {});
     chosen.made = -1;
@@ -256,6 +274,10 @@ void Salience::Gather(int layer, int head, std::span<const KeyRun> keys,
   PageRun to = KeysOf(*chosen, layer, head).pages;
   to.first_slot = count;
   count += std::ssize(positions);
+  if (limits_.policy.is_bounded()) {
+    std::vector<int32_t>& all = chosen->positions[static_cast<size_t>(HeadIndex(layer, head))];
+    all.insert(all.end(), positions.begin(), positions.end());
+  }
   GatherTokens(keys, positions,
                reinterpret_cast<const int32_t*>(memory_->data() + places_.slots) + slots_.size(),
                to, &slots_, items);

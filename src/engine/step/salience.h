@@ -90,6 +90,10 @@ class Salience {
   }
   // A head's salient tokens, at positions that every query sees.
   KeyRun KeysOf(const Chosen& chosen, int layer, int head) const;
+  // Of a head's tokens before the window, of these `slots` from a position on, those that are not
+  // salient: bit i is that of the i-th. For contexts whose policy is bounded; the slots lie in one
+  // block of 16.
+  uint32_t NotSalient(const Chosen& chosen, int layer, int head, int64_t position, int slots) const;
   // Whether the next token's queries choose blocks, and those that a head then has places for.
   bool Reselects(const Chosen& chosen) const;
   int64_t PlacesOf(const Chosen& chosen) const { return BlocksOf(limits_.policy, chosen.before); }
@@ -126,6 +130,8 @@ class Salience {
     int64_t before = 0;           // tokens before the window
     int64_t weighed = 0;          // the first so many tokens have masses
     std::vector<int64_t> counts;  // [layers, kv_heads]
+    // Of policies that are bounded and have masses: the salient tokens, ascending.
+    std::vector<std::vector<int32_t>> positions;  // [layers, kv_heads]
     // Of blocks that are chosen anew, by the query at position `made`, before the window of then.
     std::vector<kv::SalientBlocks> blocks;  // [layers, kv_heads]
     int64_t made = -1;

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/selection.h"
+
 namespace headway::kv {
 
 struct SaliencePolicy {
@@ -23,10 +25,16 @@ struct SaliencePolicy {
   // blocks before the window by their summaries (SalientBlocks), `most` of them, and so does one in
   // which a page leaves the window.
   int64_t reselect = 0;
+  // With an epsilon above 0: where what a KV head leaves out of the keys before the window may have
+  // more than this share of the mass of one of its query heads, it reads them all in that step
+  // (kv/policy/unread_bound.h), but with a probability of `delta`. Salient tokens lie on the host.
+  MassBound bound = {};
+  double delta = 0.0;
 
   bool chooses() const { return has_masses() || reselects(); }
   bool has_masses() const { return beta > 0.0; }
   bool reselects() const { return reselect > 0; }
+  bool is_bounded() const { return bound.epsilon > 0.0; }
   // Whether the step of the token at this position is.
   bool weighs(int64_t position) const { return position % every == 0; }
 };

@@ -64,4 +64,12 @@ void SalientBlocks::Choose(std::span<const int32_t> listed, int64_t places,
   by_block_ = std::move(merged);
 }
 
+bool SalientBlocks::Has(int32_t block) const {
+  const auto before = [&](int32_t place, int32_t of) {
+    return blocks_[static_cast<size_t>(place)] < of;
+  };
+  const auto at = std::lower_bound(by_block_.begin(), by_block_.end(), block, before);
+  return at != by_block_.end() && blocks_[static_cast<size_t>(*at)] == block;
+}
+
 }  // namespace headway::kv

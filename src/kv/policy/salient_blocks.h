@@ -37,6 +37,7 @@ class SalientBlocks {
 
   // The block of each place.
   std::span<const int32_t> blocks() const { return blocks_; }
+  bool Has(int32_t block) const;
 
  private:
   std::vector<int32_t> blocks_;    // [places]
