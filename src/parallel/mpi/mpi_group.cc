@@ -224,18 +224,25 @@ void MpiGroup::SayFarewell(const Farewell& own) {
 
 Status MpiGroup::Conclude(const Status& own) {
   int failed = -1, waiting = -1;  // the first rank that failed by itself, and that waited for one
+  bool apart = false;             // some rank has made other calls: one may be done without it
   for (int rank = 0; rank < ranks_; ++rank) {
     const Farewell& said = farewells_[static_cast<size_t>(rank)];
+    apart = apart || (rank != rank_ && !std::equal(calls_, calls_ + kPlaces, said.calls));
     if (rank == rank_ ? own.ok() : said.status().ok()) continue;
     int& first = (rank == rank_ ? cut_short_ : said.cut_short != 0) ? waiting : failed;
     if (first < 0) first = rank;
   }
-  if (failed < 0 && waiting < 0) return OkStatus();
-  if (!own.ok() && waiting < 0) return own;
+  if (failed < 0 && waiting < 0) {
+    if (apart) broken_ = Status(StatusCode::kInternal, "ranks have made unequal calls");
+    return broken_;
+  }
+  // What comes next would be taken for what a rank has left out.
+  const bool over = waiting >= 0 || apart;
+  if (!own.ok() && !over) return own;
   const int rank = failed < 0 ? waiting : failed;
   const Status first = rank == rank_ ? own : farewells_[static_cast<size_t>(rank)].status();
   const Status told = OfRank(rank, ranks_, first);
-  if (waiting >= 0) broken_ = told;
+  if (over) broken_ = told;
   return told;
 }
 
