@@ -4,13 +4,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/fault_env.h"
+#include "engine/open.h"
 #include "headway/processes.h"
 #include "support/api.h"
 #include "support/rank_options.h"
@@ -75,6 +79,60 @@ TEST_F(ProcessSessions, AnotherContextIsMadeBehindOneThatFailed) {
   fs::create_symlink("../0/s", kOthers / "s");
   ExpectOfUse(*engine);
   ExpectOfUse(*engine);
+}
+
+// Has no memory at the n-th time that it is asked.
+class ThrowingEnv : public FaultEnv {
+ public:
+  ThrowingEnv() : FaultEnv(Env::Default()) {}
+  void ThrowAt(int64_t n) { left_ = n; }
+  bool thrown() const { return left_ == 0; }
+  Result<std::byte*> AllocateMemory(size_t bytes) override {
+    if (left_ > 0 && --left_ == 0) throw std::bad_alloc();
+    return FaultEnv::AllocateMemory(bytes);
+  }
+
+ private:
+  std::atomic<int64_t> left_ = 0;
+};
+
+// On the first rank, at any point of a save within a call: the save fails, and the call goes on.
+// The least budget has room for a save behind any number of them.
+TEST_F(ProcessSessions, ASaveWithoutMemoryFailsAlone) {
+  EngineOptions options = Options();
+  options.placement = "disk-only";
+  options.disk_memory = int64_t{1} << 33;
+  options.disk_memory = Open(kDemo, options)->Plan({{kLength}})->smallest_disk_memory;
+  ThrowingEnv env;
+  Result<std::unique_ptr<Engine>> engine = EngineOpener::Open(&env, kDemo, options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  fs::create_symlink("../0/s", kOthers / "s");
+  Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{kLength}});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const Request request = RequestOf(Quoting(**engine, kLength - 20, 0), 8);
+  // Whether it was saved; memory ends at that point of it.
+  const auto save = [&](int64_t n) {
+    (*context)->Reset();
+    bool saves = true;
+    Status saved;
+    Hooks hooks;
+    hooks.on_progress = [&](const Progress& progress) {
+      if (progress.phase != Progress::Phase::kDecode || !std::exchange(saves, false)) return;
+      env.ThrowAt(n);
+      saved = (*context)->SaveSession();
+      EXPECT_EQ(saved.ok(), !env.thrown()) << saved.message();
+      env.ThrowAt(-1);
+    };
+    const Result<std::vector<Generation>> made = (*context)->Generate({&request, 1}, hooks);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    EXPECT_FALSE(saves);
+    return saved.ok();
+  };
+  for (int i = 0; i < 6; ++i) EXPECT_FALSE(save(1 + i % 2));
+  int64_t points = 0;
+  while (!save(points + 1) && !HasFailure()) ++points;
+  EXPECT_GE(points, 2);
+  EXPECT_TRUE(fs::exists("s"));
 }
 
 }  // namespace
