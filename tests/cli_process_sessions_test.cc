@@ -235,6 +235,50 @@ TEST_F(ProcessSession, AFileThatRanksDoNotShareIsToldOf) {
   EXPECT_GT(again.json()["reused_tokens"], 0) << again.err;
 }
 
+// A rank that has no context, for whatever reason, is told of, and nobody waits for it.
+TEST_F(ProcessSession, ARankThatFailsBeforeItsSessionIsOpenIsToldOf) {
+  for (const char* folder : {"a", "b", "a/traces", "b/traces"}) {
+    fs::create_directory(dir_.File(folder));
+  }
+  const std::string a = dir_.File("a") + "/s", b = dir_.File("b") + "/s";
+  JsonOn(kTwo, Asking(0.5, a));
+  const std::string saved = ReadFile(a);
+  const auto apart = [&](const Args& more) {
+    Args all[2];
+    for (const int rank : {0, 1}) {
+      all[rank] = {"--wdir", dir_.File(rank == 0 ? "a" : "b"), kProgram};
+      const Args run = Launched({2, false}, Asking(0.5, "s", more));
+      all[rank].insert(all[rank].end(), run.begin(), run.end());
+    }
+    return Apart(all[0], all[1]);
+  };
+  const std::string damaged = saved.substr(0, saved.size() / 2);
+  Use(kTwo);
+  WriteFile(b, damaged);
+  ExpectOneError(apart({}), "rank 1 of 2: s is damaged");
+  WriteFile(b, saved);
+  WriteFile(a, damaged);
+  ExpectOneError(apart({}), "error: s is damaged");
+  WriteFile(a, saved);
+  // Another model's.
+  fs::copy(kModel, dir_.File("model"));
+  Json config = Json::parse(ReadFile(dir_.File("model/config.json")));
+  config["rope_theta"] = 2e4;
+  WriteFile(dir_.File("model/config.json"), config.dump());
+  fs::remove(b);
+  Args other = Asking(0.5, b);
+  other[1] = dir_.File("model");
+  JsonOn(kOne, other);
+  Use(kTwo);
+  ExpectOneError(apart({}), "rank 1 of 2: session s was made with rope_theta 20000");
+  // The first rank alone writes a trace.
+  fs::remove(b);
+  fs::create_symlink(a, b);
+  fs::remove(dir_.File("a/traces"));
+  ExpectOneError(apart({"--trace", "traces/t"}), "--trace: cannot open traces/t");
+  EXPECT_EQ(ReadFile(a), saved);
+}
+
 // A rank whose disk is full, whichever that is: what was saved stays, and a chat goes on.
 TEST_F(ProcessSession, ASaveThatFailsLosesNothing) {
   const std::string session = dir_.File("s");

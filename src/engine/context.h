@@ -19,6 +19,7 @@
 #include "engine/orders.h"
 #include "engine/ranks.h"
 #include "engine/reconstruction.h"
+#include "engine/session_meeting.h"
 #include "engine/shared_save.h"
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
@@ -56,6 +57,7 @@ struct ContextParts {
   Communicator* communicator = nullptr;  // of a rank; null: the model is whole
   const RankShare* share = nullptr;      // the same
   ProcessGroup* processes = nullptr;     // of a rank in a process of its own; else null
+  SessionMeeting* meeting = nullptr;     // of such a rank with a session, while it is being made
   // Of the first of several ranks in one process, for the others; null for itself.
   const SharedSession* session = nullptr;
   // Of a context of lossless pages that can go on with plain ones; else null.

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "engine/context.h"
 #include "engine/orders.h"
 #include "engine/processes.h"
@@ -130,22 +131,34 @@ Status Context::Impl::SaveOnRanks(std::string_view note) {
   return generator->StoreOf(generator->slots()[0]).CommitSession(*all);
 }
 
+// Whatever fails on the way, memory, too: a rank comes to both calls, for which the others wait.
 Status Context::Impl::SaveInProcess(std::string_view note) {
   Communicator& communicator = *parts.communicator;
   const bool first = communicator.rank() == 0;
-  Result<kv::Manifest> own = WriteSession(note);
-  if (own.ok() && !first) {
-    if (Status s = session.file->Offer(*own); !s.ok()) own = s;
+  Result<kv::Manifest> own = Guarded([&] { return WriteSession(note); });
+  std::string told;
+  if (!first) {
+    Status offered = own.ok() ? Guarded([&] { return session.file->Offer(*own); }) : OkStatus();
+    if (!offered.ok()) own = std::move(offered);
+    (void)Guarded([&] {
+      told = WordsOfPart(own, HeadsInSession().own);
+      return OkStatus();
+    });
   }
-  const std::string told = first ? std::string() : WordsOfPart(own, HeadsInSession().own);
-  const Result<std::vector<std::string>> parts_of_all = processes->GatherTexts(told);
+  Result<std::vector<std::string>> parts_of_all =
+      Guarded([&] { return processes->GatherTexts(told); });
+  if (!first) {
+    const Result<int64_t> outcome = communicator.OfFirst(0);
+    session.file->Settle(outcome.ok() ? static_cast<kv::CommitOutcome>(*outcome)
+                                      : kv::CommitOutcome::kUnknown);
+    return outcome.status();
+  }
   Status saved = parts_of_all.status();
-  if (saved.ok() && first) saved = CommitParts(std::move(own), *parts_of_all);
-  // What could not be gathered ranks know alike, or they are at different points.
-  const Result<int64_t> committed = communicator.OfFirst(saved.ok() ? 1 : 0);
-  if (first) return saved;
-  session.file->Settle(committed.ok() && *committed != 0);
-  return committed.status();
+  if (saved.ok()) saved = Guarded([&] { return CommitParts(std::move(own), *parts_of_all); });
+  const auto outcome = static_cast<int64_t>(session.file->TakeOutcome());
+  // Where this fails the group is at its end, which its next call says.
+  (void)communicator.OfFirst(outcome);
+  return saved;
 }
 
 Status Context::Impl::CommitParts(Result<kv::Manifest> own,

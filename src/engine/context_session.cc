@@ -6,7 +6,6 @@
 #include "engine/context.h"
 #include "engine/eviction_settings.h"
 #include "engine/session_check.h"
-#include "engine/wire.h"
 #include "headway/refusal.h"
 #include "kv/session/split_session.h"
 #include "model/config_identity.h"
@@ -100,30 +99,19 @@ Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenClaimed(
 // The first one says of its file whether there is one, and which.
 Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenTogether(
     std::unique_ptr<kv::SessionClaim> claim, const kv::CacheFormat& format) {
-  const bool first = processes->rank() == 0;
-  Result<std::unique_ptr<kv::SlabFile>> file(StatusCode::kCancelled, "rank 0 has no session");
-  Result<kv::SessionMark> mark(StatusCode::kCancelled, "rank 0 has no session");
-  WireWriter words;
-  if (first) {
-    file = OpenClaimed(std::move(claim), format);
-    mark = file.ok() ? (*file)->Invite() : file.status();
-    words(mark.ok());
-    if (mark.ok()) words(*mark);
-  }
-  const Result<std::string> told = processes->TextOfFirst(words.bytes());
-  if (!told.ok()) return told.status();
-  if (first) {
+  SessionMeeting& meeting = *parts.meeting;
+  if (Status s = meeting.Come(); !s.ok()) return s;
+  if (processes->rank() > 0) {
+    const Result<kv::SessionMark> mark = meeting.MarkOfFirst();
     if (!mark.ok()) return mark.status();
-    return file;
+    return kv::SlabFile::Join(parts.env, parts.settings->session->path, *mark, format, &disk_budget,
+                              ShareOfSession());
   }
-  WireReader wire(*told);
-  bool opened = false;
-  wire(opened);
-  if (!opened) return file;
-  kv::SessionMark of_first;
-  wire(of_first);
-  return kv::SlabFile::Join(parts.env, parts.settings->session->path, of_first, format,
-                            &disk_budget, ShareOfSession());
+  Result<std::unique_ptr<kv::SlabFile>> file = OpenClaimed(std::move(claim), format);
+  const Result<kv::SessionMark> mark =
+      file.ok() ? (*file)->Invite() : Result<kv::SessionMark>(file.status());
+  if (Status s = meeting.Tell(mark); !s.ok()) return s;
+  return file;
 }
 
 Result<std::shared_ptr<kv::SlabFile>> Context::Impl::OpenSession(

@@ -374,7 +374,8 @@ ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
 }
 
 Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workload,
-                                                           const Blueprint& blueprint) {
+                                                           const Blueprint& blueprint,
+                                                           SessionMeeting* meeting) {
   const PlanReport report = Report(blueprint);
   if (Status s = CheckRoom(ReportOf(blueprint)); !s.ok()) return s;
   if (Status s = FindFingerprint(); !s.ok()) return s;
@@ -396,6 +397,7 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
     communicator = &group->communicator(0);
   }
   ContextParts parts = PartsOfContext(communicator);
+  parts.meeting = meeting;
   if (MayGoOnPlain()) {
     parts.plain = [this, workload, cut = blueprint.plan.cache] { return DrawPlain(workload, cut); };
   }

@@ -134,11 +134,12 @@ struct Engine::Impl {
   PlanReport Report(const Blueprint& blueprint) const;
   ContextParts PartsOfContext(Communicator* communicator);
   // The context of the model, or of the shards in this process.
-  Result<std::unique_ptr<Context>> MakeContext(const Workload& workload,
-                                               const Blueprint& blueprint);
+  Result<std::unique_ptr<Context>> MakeContext(const Workload& workload, const Blueprint& blueprint,
+                                               SessionMeeting* meeting = nullptr);
   // The same in all processes, and by the plan of the first one's shard.
   Result<std::unique_ptr<Context>> MakeContextTogether(const Workload& workload);
-  Result<Blueprint> DrawTogether(const Workload& workload);
+  // Arranges `meeting` where there are a plan and a session.
+  Result<Blueprint> DrawTogether(const Workload& workload, SessionMeeting* meeting);
   // Whether all processes have the same model open; `engine` is null where this one has none.
   static Status CompareModels(ProcessGroup& group, Engine* engine);
   // The contexts of the other ranks in this process, beside the first one's.

@@ -222,23 +222,25 @@ int Engine::threads() const {
   return threads;
 }
 
-Result<Blueprint> Engine::Impl::DrawTogether(const Workload& workload) {
+Result<Blueprint> Engine::Impl::DrawTogether(const Workload& workload, SessionMeeting* meeting) {
   Result<Blueprint> own(StatusCode::kCancelled, "rank 0 has no plan");
   WireWriter first;
   if (processes->rank() == 0) {
-    // What the blueprint is made by does not change any more.
-    const Status claimed = ClaimSession();
-    own = claimed.ok() ? Draw(workload) : claimed;
+    own = Guarded([&]() -> Result<Blueprint> {
+      // What the blueprint is made by does not change any more.
+      if (Status s = ClaimSession(); !s.ok()) return s;
+      return Draw(workload);
+    });
     first(own.ok());
     if (own.ok()) first(own->plan);
   }
   const Result<std::string> told = processes->TextOfFirst(first.bytes());
   if (!told.ok()) return told.status();
-  if (processes->rank() == 0) return own;
   WireReader wire(*told);
   bool fits = false;
   wire(fits);
-  if (!fits) return own;
+  if (fits && settings.session.has_value()) meeting->Arrange();
+  if (processes->rank() == 0 || !fits) return own;
   plan::Plan plan;
   wire(plan);
   return Draw(workload, &plan);
@@ -249,12 +251,19 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContextTogether(const Workloa
   const int64_t id = NewSharedId();
   const std::string order = OrderOf(Order::kContext, id, shared_id.value_or(0), workload);
   const Status made = Together(*processes, order, [&] {
-    const Result<Blueprint> blueprint = DrawTogether(workload);
-    if (!blueprint.ok()) return blueprint.status();
-    context = MakeContext(workload, *blueprint);
-    return context.ok() ? OkStatus() : OfRanks(settings, context.status());
+    SessionMeeting meeting(*processes);
+    const Status own = Guarded([&] {
+      const Result<Blueprint> blueprint = DrawTogether(workload, &meeting);
+      if (!blueprint.ok()) return blueprint.status();
+      context = MakeContext(workload, *blueprint, &meeting);
+      return context.ok() ? OkStatus() : OfRanks(settings, context.status());
+    });
+    if (!own.ok()) meeting.Leave();
+    // The other one's error is that of all.
+    return meeting.ended_by_another() ? OkStatus() : own;
   });
   if (!made.ok()) return made;
+  if (!context.ok()) return context;
   if (processes->rank() == 0) (*context)->impl_->shared_id = id;
   return context;
 }

@@ -30,6 +30,7 @@ std::string WordsOfPart(const Result<kv::Manifest>& part, const kv::LayerHeads& 
 }
 
 Result<kv::Manifest> PartOfWords(std::string_view words, kv::LayerHeads* heads) {
+  if (words.empty()) return Status(StatusCode::kIo, "it has no memory to say what it saves");
   WireReader wire(words);
   StatusCode code{};
   std::string message;

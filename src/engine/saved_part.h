@@ -13,7 +13,7 @@ namespace headway {
 
 // Of a manifest, or the error in its place, and the rank's heads of each layer.
 std::string WordsOfPart(const Result<kv::Manifest>& part, const kv::LayerHeads& heads);
-// A manifest of slabs and what is kept alone.
+// A manifest of slabs and what is kept alone. No words are an error, too.
 Result<kv::Manifest> PartOfWords(std::string_view words, kv::LayerHeads* heads);
 
 }  // namespace headway

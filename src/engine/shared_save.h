@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/exceptions.h"
 #include "headway/status.h"
 #include "kv/session/manifest.h"
 #include "parallel/communicator.h"
@@ -21,8 +22,11 @@ class SharedSave {
   using WritePart = std::function<Result<kv::Manifest>()>;
 
   void SetRanks(int ranks) { parts_.resize(static_cast<size_t>(ranks)); }
-  // Of each rank, between two steps of all.
-  void Write(int rank, const WritePart& write) { parts_[static_cast<size_t>(rank)] = write(); }
+  // Of each rank, between two steps of all. What `write` throws is an error of the rank's: the
+  // others wait for it where all have written.
+  void Write(int rank, const WritePart& write) {
+    parts_[static_cast<size_t>(rank)] = Guarded(write);
+  }
   // Once all have: the first one's description with what all have, or the first error. `heads` are
   // those of each rank.
   Result<kv::Manifest> Join(std::span<const kv::LayerHeads> heads);

@@ -53,7 +53,7 @@ Status SlabFile::Impl::Adopt(SavedSession saved) {
     if (first) slots.Give(slot);
   }
   manifest = std::move(saved.manifest);
-  Protect(manifest.slabs);
+  Protect(manifest.slabs, &protected_pages);
   kept_end = saved.superblock.slots;
   generation = saved.superblock.generation;
   side = saved.side;
@@ -115,9 +115,9 @@ void SlabFile::Impl::CheckAccess(int64_t slot, int heads, int first, int count) 
   HEADWAY_CHECK(slots.Holds(slot));
 }
 
-void SlabFile::Impl::Protect(std::span<const SavedSlab> slabs) {
+void SlabFile::Impl::Protect(std::span<const SavedSlab> slabs, PagesOfSlots* protected_pages) {
   for (const SavedSlab& slab : slabs) {
-    int32_t& pages = protected_pages[slab.slot];
+    int32_t& pages = (*protected_pages)[slab.slot];
     pages = std::max(pages, slab.pages);
   }
 }
@@ -161,9 +161,7 @@ Result<Superblock> SlabFile::Impl::WriteManifest(const std::vector<std::byte>& e
 
 // Never touches the superblock that counts. The first commit writes both, so that no single damage
 // makes the file unrecognisable.
-Status SlabFile::Impl::WriteSuperblock(const Superblock& next) {
-  Result<AlignedBuffer> block = AlignedBuffer::Allocate(env, kSuperblockBytes);
-  if (!block.ok()) return block.status();
+Status SlabFile::Impl::WriteSuperblock(const Superblock& next, AlignedBuffer* block) {
   EncodeSuperblock(next, block->data());
   std::vector<IoPiece> pieces;
   for (const int to : {0, 1}) {
@@ -215,9 +213,9 @@ Status SlabFile::Impl::Commit(const Manifest& next) {
   HEADWAY_CHECK(session);
   HEADWAY_CHECK(SameFormat(next.format, format));
   const std::lock_guard<std::mutex> commit_lock(commit_mutex);
-  Status status = CheckSynced();
-  if (!status.ok()) return status;
-  status = CheckManifest(next, kMaxSlots);
+  outcome = CommitOutcome::kNotBegun;
+  if (Status s = CheckSynced(); !s.ok()) return s;
+  Status status = CheckManifest(next, kMaxSlots);
   if (!status.ok()) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("cannot save to {}: {}", path, status.message()));
@@ -233,6 +231,7 @@ Status SlabFile::Impl::Commit(const Manifest& next) {
       AllocateMany(ManifestSlots(static_cast<int64_t>(encoded.size()), format.slab_bytes()));
   if (!manifest_slots.ok()) return manifest_slots.status();
 
+  const Ending ending{*this};
   int64_t end = 0;
   {
     std::vector<int64_t> used = *manifest_slots;
@@ -254,25 +253,28 @@ Status SlabFile::Impl::Commit(const Manifest& next) {
   Result<Superblock> superblock = WriteManifest(encoded, *manifest_slots);
   if (!superblock.ok()) return abandon(superblock.status());
   superblock->slots = end;
-  status = Sync();
-  if (!status.ok()) return abandon(status);
+  Result<AlignedBuffer> block = AlignedBuffer::Allocate(env, kSuperblockBytes);
+  if (!block.ok()) return abandon(block.status());
+  if (Status s = Sync(); !s.ok()) return abandon(s);
   {
     const std::lock_guard<std::mutex> lock(mutex);
     slots.KeepBoth();
     kept_end = std::max(kept_end, end);
-    Protect(next.slabs);
+    Protect(next.slabs, &protected_pages);
   }
-  status = WriteSuperblock(*superblock);
+  outcome = CommitOutcome::kUnknown;
+  status = WriteSuperblock(*superblock, &*block);
   if (!status.ok()) return abandon(status);
+  outcome = CommitOutcome::kDone;
+  side = committed ? 1 - side : 0;
+  committed = true;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     slots.KeepNext();
     kept_end = end;
     protected_pages.clear();
-    Protect(next.slabs);
+    Protect(next.slabs, &protected_pages);
   }
-  side = committed ? 1 - side : 0;
-  committed = true;
   manifest = next;
   Shrink();
   return Publish();
@@ -402,5 +404,10 @@ Status SlabFile::ReadEach(std::span<const PageRead> pages) {
 }
 
 Status SlabFile::Commit(const Manifest& manifest) { return impl_->Commit(manifest); }
+
+CommitOutcome SlabFile::TakeOutcome() {
+  const std::lock_guard<std::mutex> lock(impl_->commit_mutex);
+  return std::exchange(impl_->outcome, CommitOutcome::kNotBegun);
+}
 
 }  // namespace headway::kv

@@ -42,6 +42,13 @@ struct SessionMark {
   uint64_t generation = 0;  // of the last commit
 };
 
+// What is known of a commit that was tried.
+enum class CommitOutcome : uint8_t {
+  kNotBegun,  // a crash finds what was committed before
+  kUnknown,   // it may find either
+  kDone,
+};
+
 class SlabFile {
  public:
   // The disk tier of one run, in `directory`, gone when closed.
@@ -98,16 +105,19 @@ class SlabFile {
 
   // Makes `manifest` what OpenSession finds: writes it to free slots (from the budget), syncs it
   // and the slabs, flips the superblock, syncs. When it fails, the manifest before stays valid.
-  // Its slots must be allocated ones, its format that of the file. Only for sessions.
+  // Its slots must be allocated ones or other processes', its format that of the file. Only for
+  // sessions.
   Status Commit(const Manifest& manifest);
+  // Of the Commit since the last call of this; kNotBegun where there was none.
+  CommitOutcome TakeOutcome();
 
   // Of several processes the first one lets the others join, before any slot is allocated.
   Result<SessionMark> Invite();
   // The others, before it commits and behind that. `part` has their slabs of the manifest, which
-  // are on the disk then, and kept from there on; `committed`: the new manifest counts, and not
-  // that of before.
+  // are on the disk then, and kept from there on until it is known which manifest counts. Without
+  // an Offer, or behind one that failed, Settle has nothing to do.
   Status Offer(const Manifest& part);
-  void Settle(bool committed);
+  void Settle(CommitOutcome outcome);
 
   // The claim to a session that was committed, still locked.
   static Result<std::unique_ptr<SessionClaim>> Release(std::unique_ptr<SlabFile> file);

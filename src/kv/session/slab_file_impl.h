@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "kv/session/aligned_buffer.h"
 #include "kv/session/session_layout.h"
 #include "kv/session/slab_file.h"
 #include "kv/session/slab_pieces.h"
@@ -22,6 +24,9 @@ namespace headway::kv {
 // A file that grows doubles up to this much at a time: writes behind its end are slow, and one at a
 // time.
 inline constexpr int64_t kGrowBytes = 64 * kMiB;
+
+// By slot, how many of its first pages.
+using PagesOfSlots = std::unordered_map<int64_t, int32_t>;
 
 struct SlabFile::Impl {
   Impl(Env* env_in, std::string path_in, const CacheFormat& format_in, Budget* budget_in,
@@ -35,6 +40,15 @@ struct SlabFile::Impl {
         budget(budget_in),
         slots(budget_in, format_in.slab_bytes(), {share.process, share.processes}) {}
   ~Impl();
+
+  // At the end of a commit, also where it throws: slots that no manifest names are free again.
+  struct Ending {
+    ~Ending() {
+      const std::lock_guard<std::mutex> lock(impl.mutex);
+      impl.slots.Abandon();
+    }
+    Impl& impl;
+  };
 
   bool shared() const { return share.processes > 1; }
   int64_t Offset(int64_t slot) const { return first_slot + slot * format.slab_bytes(); }
@@ -53,12 +67,12 @@ struct SlabFile::Impl {
                        slot);
   }
   // Of pages that a crash may bring back, from now on.
-  void Protect(std::span<const SavedSlab> slabs);
+  static void Protect(std::span<const SavedSlab> slabs, PagesOfSlots* protected_pages);
 
   Result<std::vector<int64_t>> AllocateMany(int64_t count);
   Result<Superblock> WriteManifest(const std::vector<std::byte>& bytes,
                                    std::span<const int64_t> to);
-  Status WriteSuperblock(const Superblock& next);
+  Status WriteSuperblock(const Superblock& next, AlignedBuffer* block);
   // What an earlier Sync that failed means for a save.
   Status CheckSynced() const;
   Status Sync();
@@ -80,11 +94,14 @@ struct SlabFile::Impl {
 
   mutable std::mutex mutex;  // of what follows
   SlotTable slots;
-  int64_t bytes = 0;     // of the file; of one that is shared, at least
-  int64_t kept_end = 0;  // one past the highest slot that a crash may bring back
-  // By slot, how many of its pages must not be written.
-  std::unordered_map<int64_t, int32_t> protected_pages;
-  std::vector<SavedSlab> offered;  // of another process's commit; without checksums
+  int64_t bytes = 0;             // of the file; of one that is shared, at least
+  int64_t kept_end = 0;          // one past the highest slot that a crash may bring back
+  PagesOfSlots protected_pages;  // which must not be written
+  // What another process's commit, until it is settled, makes of them, and what they were before.
+  struct Offered {
+    PagesOfSlots after, before;
+  };
+  std::optional<Offered> offered;
 
   std::mutex commit_mutex;  // of what follows
   Manifest manifest;
@@ -92,6 +109,7 @@ struct SlabFile::Impl {
   int side = 1;             // of the superblock that counts; the other is written next
   bool committed = false;
   bool sync_failed = false;
+  CommitOutcome outcome = CommitOutcome::kNotBegun;
 };
 
 }  // namespace headway::kv

@@ -16,11 +16,13 @@ namespace {
 
 constexpr size_t kBlockBytes = kDirectAlignment;
 
+constexpr char kOnWhatAllHave[] = " file: give one on a file system that all of them have";
+
 Status NotShared(const std::string& path, const std::string& how) {
   return Status(
       StatusCode::kInvalidArgument,
       Refusal{{path + " is " + how + " than the first rank's: ranks in processes share one ",
-               Option::kSession, " file; give one on a file system that all of them have"}});
+               Option::kSession, kOnWhatAllHave}});
 }
 
 }  // namespace
@@ -43,7 +45,11 @@ Status SlabFile::Impl::GrowShared(int64_t slot) {
 Result<SessionMark> SlabFile::Invite() {
   Impl& impl = *impl_;
   HEADWAY_CHECK(impl.shared() && impl.share.process == 0);
-  if (Status s = impl.file->ShareLock(); !s.ok()) return s;
+  if (Status s = impl.file->ShareLock(); !s.ok()) {
+    // The lock that it had may be gone: the file may be another one's, who is not to lose its end.
+    impl.file.reset();
+    return s;
+  }
   // Behind all that is named; no process writes before the others have read it.
   const int64_t at = impl.Offset(impl.slots.End());
   const int64_t times[] = {impl.env->WallNanos(), impl.env->NowNanos()};
@@ -69,8 +75,7 @@ Result<std::unique_ptr<SlabFile>> SlabFile::Join(Env* env, const std::string& na
       env->Open(impl->OpenPath(), OpenMode::kShared, FileIo::kDirect);
   if (!file.ok()) {
     return UnderOwnName(file.status(), *path)
-        .Within({}, {"; ranks in processes share one ", Option::kSession,
-                     " file: give one on a file system that all of them have"});
+        .Within({}, {"; ranks in processes share one ", Option::kSession, kOnWhatAllHave});
   }
   impl->file = std::move(*file);
   Result<AlignedBuffer> block = AlignedBuffer::Allocate(env, kBlockBytes);
@@ -81,8 +86,6 @@ Result<std::unique_ptr<SlabFile>> SlabFile::Join(Env* env, const std::string& na
   if (!read.ok() || std::memcmp(block->data(), &mark.value, sizeof(mark.value)) != 0) {
     return NotShared(*path, "another file");
   }
-  const Result<int64_t> size = impl->file->Size();
-  if (!size.ok()) return size.status();
   if (mark.temporary) return std::unique_ptr<SlabFile>(new SlabFile(std::move(impl)));
   Result<SavedSession> saved = ReadSession(env, impl->file.get(), *path);
   if (!saved.ok()) return saved.status();
@@ -101,27 +104,37 @@ Status SlabFile::Offer(const Manifest& part) {
   if (Status s = impl.CheckSynced(); !s.ok()) return s;
   if (Status s = impl.Sync(); !s.ok()) return s;
   std::vector<int64_t> used;
+  for (const SavedSlab& slab : part.slabs) used.push_back(slab.slot);
   const std::lock_guard<std::mutex> lock(impl.mutex);
-  impl.offered.clear();
-  for (const SavedSlab& slab : part.slabs) {
-    used.push_back(slab.slot);
-    impl.offered.push_back({slab.layer, slab.group, slab.segment, slab.pages, slab.slot, {}});
-  }
+  // What takes memory first: an offer is made, or it is not.
+  Impl::Offered offered{{}, impl.protected_pages};
+  Impl::Protect(part.slabs, &offered.after);
+  PagesOfSlots both = impl.protected_pages;
+  Impl::Protect(part.slabs, &both);
   impl.slots.BeginCommit(used);
   impl.slots.KeepBoth();
-  impl.Protect(impl.offered);
+  impl.protected_pages = std::move(both);
+  impl.offered = std::move(offered);
   return OkStatus();
 }
 
-void SlabFile::Settle(bool committed) {
+void SlabFile::Settle(CommitOutcome outcome) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  if (!committed) {
-    impl_->slots.Abandon();
-    return;
+  if (!impl_->offered.has_value()) return;
+  switch (outcome) {
+    case CommitOutcome::kNotBegun:
+      impl_->slots.Undo();
+      impl_->protected_pages = std::move(impl_->offered->before);
+      break;
+    case CommitOutcome::kUnknown:
+      impl_->slots.Abandon();
+      break;
+    case CommitOutcome::kDone:
+      impl_->slots.KeepNext();
+      impl_->protected_pages = std::move(impl_->offered->after);
+      break;
   }
-  impl_->slots.KeepNext();
-  impl_->protected_pages.clear();
-  impl_->Protect(impl_->offered);
+  impl_->offered.reset();
 }
 
 Result<std::unique_ptr<SessionClaim>> SlabFile::Release(std::unique_ptr<SlabFile> file) {

@@ -104,8 +104,18 @@ class Processes {
     }
     ++segments_;
   }
-  // `goes_on`: the first one commits; else it is given up once all have told their part.
-  void Save(uint64_t number, bool goes_on) {
+  // All of it goes.
+  void Clear() {
+    for (Member& member : members_) {
+      for (const SavedSlab& slab : member.slabs) member.file->Free(slab.slot);
+      member.slabs.clear();
+    }
+    segments_ = 0;
+  }
+  // Of the first one's commit all hear, or it is given up once they have told their part, of which
+  // they hear or not.
+  void Save(uint64_t number, CommitOutcome outcome) {
+    const bool goes_on = outcome == CommitOutcome::kDone;
     Manifest manifest;
     manifest.format = format_;
     manifest.weights_hash = number;
@@ -117,14 +127,18 @@ class Processes {
       if (&member != &members_.front()) Ok(member.file->Offer(part));
     }
     if (goes_on) Ok(members_.front().file->Commit(manifest));
+    EXPECT_EQ(members_.front().file->TakeOutcome(),
+              goes_on ? CommitOutcome::kDone : CommitOutcome::kNotBegun);
     for (Member& member : members_) {
       if (&member == &members_.front()) continue;
-      member.file->Settle(goes_on);
+      member.file->Settle(outcome);
       // What is kept of before is given back.
       const auto held = static_cast<int64_t>(member.slabs.size());
       EXPECT_TRUE(!goes_on || member.budget.used() == held * format_.slab_bytes());
     }
   }
+  // Of a process's budget.
+  int64_t Used(size_t process) const { return members_[process].budget.used(); }
   void End(size_t process) { members_[process].file.reset(); }
 
  private:
@@ -179,7 +193,9 @@ TEST(SlabFileShareTest, HoldsWhatWasCommittedLastOrBefore) {
           for (int64_t i = random.Below(5); i >= 0; --i) group.Change();
           const size_t before = env.changes();
           const bool goes_on = random.Below(4) > 0;
-          group.Save(number + 1, goes_on);
+          group.Save(number + 1, goes_on                ? CommitOutcome::kDone
+                                 : random.Below(2) == 0 ? CommitOutcome::kUnknown
+                                                        : CommitOutcome::kNotBegun);
           group.Change();  // what is not saved yet
           for (int crash = 0; crash < 6; ++crash) {
             const auto at =
@@ -207,7 +223,7 @@ TEST(SlabFileShareTest, SlotsAreUsedAgain) {
   {
     Processes two(&env, format, 2, &random);
     for (int i = 0; i < 8; ++i) two.Change();
-    two.Save(1, true);
+    two.Save(1, CommitOutcome::kDone);
   }
   size_t largest = 0;
   for (int round = 0; round < 40; ++round) {
@@ -215,7 +231,7 @@ TEST(SlabFileShareTest, SlotsAreUsedAgain) {
     Processes group(&env, format, processes == 3 ? 4 : processes, &random);
     for (int i = 0; i < 6; ++i) {
       group.Change();
-      group.Save(static_cast<uint64_t>(round), true);
+      group.Save(static_cast<uint64_t>(round), CommitOutcome::kDone);
     }
     largest = std::max(largest, env.Contents()[kPath].size());
   }
@@ -224,6 +240,37 @@ TEST(SlabFileShareTest, SlotsAreUsedAgain) {
   const auto held = manifest.slabs.size() * static_cast<size_t>(format.slab_bytes());
   EXPECT_LT(env.Contents()[kPath].size(), 4 * held + (size_t{1} << 20)) << held;
   EXPECT_GE(largest, held);
+}
+
+// What a save that was given up had kept is given back, however many there are, and what an earlier
+// one still keeps stays so.
+TEST(SlabFileShareTest, SavesThatAreGivenUpKeepNothing) {
+  Random random(7);
+  MemoryEnv env;
+  const CacheFormat format = FormatOf(4);
+  Processes two(&env, format, 2, &random);
+  two.Change();
+  two.Save(1, CommitOutcome::kDone);
+  two.Clear();
+  const int64_t saved = two.Used(1);
+  EXPECT_GT(saved, 0);
+  for (int round = 0; round < 10; ++round) {
+    two.Change();
+    two.Save(2, CommitOutcome::kNotBegun);
+    two.Clear();
+    ASSERT_EQ(two.Used(1), saved) << round;
+  }
+  two.Change();
+  two.Save(2, CommitOutcome::kUnknown);
+  two.Clear();
+  EXPECT_EQ(two.Used(1), 2 * saved) << "a crash may bring back either";
+  two.Change();
+  two.Save(3, CommitOutcome::kNotBegun);
+  two.Clear();
+  EXPECT_EQ(two.Used(1), 2 * saved);
+  two.Save(4, CommitOutcome::kDone);
+  EXPECT_EQ(two.Used(1), 0);
+  EXPECT_EQ(NumberOn(env.Contents()), 4u);
 }
 
 TEST(SlabFileShareTest, ItsLockIsThatOfAllProcesses) {
@@ -235,12 +282,35 @@ TEST(SlabFileShareTest, ItsLockIsThatOfAllProcesses) {
   Processes two(&env, FormatOf(4), 2, &random);
   EXPECT_TRUE(in_use());
   two.Change();
-  two.Save(1, true);
+  two.Save(1, CommitOutcome::kDone);
   EXPECT_TRUE(in_use());
   two.End(0);
   EXPECT_TRUE(in_use()) << "the other one may still write";
   two.End(1);
   EXPECT_FALSE(in_use());
+}
+
+// Whoever has the file by then does not lose what it has written behind the end of this one's.
+TEST(SlabFileShareTest, WithoutItsLockNothingIsCut) {
+  Random random(6);
+  MemoryEnv::Disk disk;
+  {
+    MemoryEnv env;
+    Processes one(&env, FormatOf(2), 1, &random);
+    one.Change();
+    one.Save(1, CommitOutcome::kDone);
+    disk = env.Contents();
+  }
+  disk[kPath].resize(disk[kPath].size() + (size_t{1} << 20));
+  MemoryEnv env(disk);
+  Budget budget("disk", kUnlimited);
+  Result<std::unique_ptr<SlabFile>> first =
+      SlabFile::OpenSession(std::move(*SessionClaim::Take(&env, kPath)), &budget, ShareOf(0, 2));
+  ASSERT_TRUE(first.ok());
+  env.RefuseSharing();
+  EXPECT_THAT((*first)->Invite().status().message(), HasSubstr("in use"));
+  first->reset();
+  EXPECT_EQ(env.Contents(), disk);
 }
 
 TEST(SlabFileShareTest, AnotherFileIsToldOf) {
@@ -251,7 +321,7 @@ TEST(SlabFileShareTest, AnotherFileIsToldOf) {
     MemoryEnv env;
     Processes two(&env, format, 2, &random);
     two.Change();
-    two.Save(1, true);
+    two.Save(1, CommitOutcome::kDone);
     disk = env.Contents();
   }
   MemoryEnv here(disk), there(disk);

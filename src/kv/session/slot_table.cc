@@ -44,6 +44,7 @@ void SlotTable::Leave(int64_t slot) {
 }
 
 bool SlotTable::IsOthers(int64_t slot) const {
+  if (slot < 0) return false;
   if (slot < static_cast<int64_t>(flags_.size())) {
     return (flags_[static_cast<size_t>(slot)] & kOthers) != 0;
   }
@@ -83,23 +84,30 @@ void SlotTable::BeginCommit(std::span<const int64_t> slots) {
 
 void SlotTable::KeepBoth() {
   for (uint8_t& flags : flags_) {
-    if ((flags & kNext) != 0) flags |= kKept;
+    if ((flags & (kNext | kKept)) == kNext) flags |= kKept | kNew;
   }
 }
 
 void SlotTable::KeepNext() {
   for (size_t slot = 0; slot < flags_.size(); ++slot) {
     if ((flags_[slot] & kNext) != 0) {
-      flags_[slot] = static_cast<uint8_t>((flags_[slot] | kKept) & ~kNext);
+      flags_[slot] = static_cast<uint8_t>((flags_[slot] | kKept) & ~(kNext | kNew));
     } else if ((flags_[slot] & kKept) != 0) {
-      Clear(static_cast<int64_t>(slot), kKept);
+      Clear(static_cast<int64_t>(slot), kKept | kNew);
     }
   }
 }
 
+void SlotTable::Undo() {
+  for (size_t slot = 0; slot < flags_.size(); ++slot) {
+    if ((flags_[slot] & kNew) != 0) Clear(static_cast<int64_t>(slot), kKept | kNew);
+  }
+  Abandon();
+}
+
 void SlotTable::Abandon() {
   for (size_t slot = 0; slot < flags_.size(); ++slot) {
-    if ((flags_[slot] & kNext) != 0) Clear(static_cast<int64_t>(slot), kNext);
+    if ((flags_[slot] & (kNext | kNew)) != 0) Clear(static_cast<int64_t>(slot), kNext | kNew);
   }
 }
 

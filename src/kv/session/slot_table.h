@@ -44,14 +44,16 @@ class SlotTable {
   // A commit: the manifest that is written next uses `slots`, all held or other tables'; the caller
   // may give them from now on. Then either Abandon, or KeepBoth before the superblock is written,
   // since from then on a crash may find either manifest, and then, when it is known to be there,
-  // KeepNext; or Abandon when it is not known.
+  // KeepNext; Undo when it is known not to be; or Abandon when it is not known.
   void BeginCommit(std::span<const int64_t> slots);
   void KeepBoth();
   void KeepNext();
+  void Undo();
   void Abandon();
 
  private:
-  enum : uint8_t { kHeld = 1, kKept = 2, kNext = 4, kOthers = 8 };
+  // kNew: kept since the last KeepBoth, and not before.
+  enum : uint8_t { kHeld = 1, kKept = 2, kNext = 4, kOthers = 8, kNew = 16 };
 
   // Has flags for `slots` slots at least.
   void Extend(int64_t slots);

@@ -89,6 +89,7 @@ TEST(SlotTableTest, OfSeveralTablesEachHasSlotsOfItsOwn) {
         }
       }
     }
+    for (const SlotTable& table : of) EXPECT_FALSE(table.IsOthers(-1)) << "there is none";
     const std::map<int64_t, int> adopted = held;
     for (int i = 0; i < 200; ++i) {
       if (random.Below(2) == 0 && !held.empty()) {

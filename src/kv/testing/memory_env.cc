@@ -108,6 +108,7 @@ class MemoryEnv::OpenFile : public File {
 
   Status ShareLock() override {
     const std::lock_guard<std::mutex> lock(env_->mutex_);
+    if (env_->refuses_sharing_) return Status(StatusCode::kIo, path_ + ": in use");
     inode_->shared = true;
     return OkStatus();
   }

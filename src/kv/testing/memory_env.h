@@ -32,6 +32,9 @@ class MemoryEnv : public Env {
   // The disk as programs see it.
   Disk Contents() const;
 
+  // From now on locks cannot be shared.
+  void RefuseSharing() { refuses_sharing_ = true; }
+
   // Locks, alignment of direct I/O and errors are as of the real thing. There are no directories.
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode, FileIo io) override;
   Result<std::unique_ptr<MappedFile>> Map(const std::string& path) override;
@@ -64,6 +67,7 @@ class MemoryEnv : public Env {
   Names names_;
   Names first_names_;  // before the first change
   std::vector<std::shared_ptr<Change>> log_;
+  bool refuses_sharing_ = false;
 };
 
 }  // namespace headway::kv

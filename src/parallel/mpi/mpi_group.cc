@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -118,7 +119,7 @@ class MpiGroup final : public ProcessGroup, private Communicator {
   // What a call gives and takes, which one that is cut short goes on using.
   struct {
     std::vector<std::byte> given, received;
-  } buffers_[kPlaces];
+  } buffers_[kPlaces], texts_;
   // Of this Run.
   int64_t calls_[kPlaces] = {};  // that were made to their end
   bool cut_short_ = false;
@@ -224,18 +225,24 @@ void MpiGroup::SayFarewell(const Farewell& own) {
 
 Status MpiGroup::Conclude(const Status& own) {
   int failed = -1, waiting = -1;  // the first rank that failed by itself, and that waited for one
+  bool apart = false;             // a rank has made other calls: some may be done without it
   for (int rank = 0; rank < ranks_; ++rank) {
     const Farewell& said = farewells_[static_cast<size_t>(rank)];
+    apart = apart || (rank != rank_ && !std::equal(calls_, calls_ + kPlaces, said.calls));
     if (rank == rank_ ? own.ok() : said.status().ok()) continue;
     int& first = (rank == rank_ ? cut_short_ : said.cut_short != 0) ? waiting : failed;
     if (first < 0) first = rank;
   }
-  if (failed < 0 && waiting < 0) return OkStatus();
-  if (!own.ok() && waiting < 0) return own;
+  if (failed < 0 && waiting < 0) {
+    if (apart) broken_ = Status(StatusCode::kInternal, "ranks have made unequal calls");
+    return broken_;
+  }
+  const bool over = waiting >= 0 || apart;  // the next call would meet what a rank has left out
+  if (!own.ok() && !over) return own;
   const int rank = failed < 0 ? waiting : failed;
-  const Status first = rank == rank_ ? own : farewells_[static_cast<size_t>(rank)].status();
-  const Status told = OfRank(rank, ranks_, first);
-  if (waiting >= 0) broken_ = told;
+  const Status told =
+      OfRank(rank, ranks_, rank == rank_ ? own : farewells_[static_cast<size_t>(rank)].status());
+  if (over) broken_ = told;
   return told;
 }
 
@@ -445,33 +452,41 @@ Result<std::vector<int64_t>> MpiGroup::GatherAt(Place place, std::span<const int
   return std::vector<int64_t>(received, received + total);
 }
 
+// Room for all of it first, on all ranks: none begins what another one cannot end.
 Result<std::vector<std::string>> MpiGroup::GatherTexts(const std::string& text) {
   const int64_t own = std::ssize(text);
   const Result<std::vector<int64_t>> sizes = GatherAt(kHosts, {&own, 1});
   if (!sizes.ok()) return sizes.status();
-  std::vector<int> counts, begins;
-  int64_t total = 0;
-  for (const int64_t size : *sizes) {
-    if (size > kMostGatheredBytes - total) {
-      return Status(StatusCode::kUnsupported, "what ranks tell the first one takes more than " +
-                                                  FormatBytes(kMostGatheredBytes));
-    }
-    begins.push_back(static_cast<int>(total));
-    counts.push_back(static_cast<int>(size));
-    total += size;
+  const int64_t total = std::accumulate(sizes->begin(), sizes->end(), int64_t{0});
+  if (total > kMostGatheredBytes) {
+    return Status(StatusCode::kUnsupported, "what ranks tell the first one takes more than " +
+                                                FormatBytes(kMostGatheredBytes));
   }
-  auto& [given, received] = buffers_[kHosts];
-  char* const from = Fit<char>(&given, own);
-  char* const to = Fit<char>(&received, rank_ == 0 ? total : 0);
-  std::copy(text.begin(), text.end(), from);
+  std::vector<int> counts, begins;
+  auto& [given, received] = texts_;
+  const Status fits = Guarded([&] {
+    counts.assign(sizes->begin(), sizes->end());
+    begins.resize(counts.size());
+    std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
+    std::copy(text.begin(), text.end(), Fit<char>(&given, own));
+    Fit<char>(&received, rank_ == 0 ? total : 0);
+    return OkStatus();
+  });
+  const int64_t room[] = {fits.ok() ? 1 : 0};
+  const Result<std::vector<int64_t>> all = GatherAt(kHosts, room);
+  if (!all.ok() || !fits.ok()) return all.ok() ? fits : all.status();
+  if (std::find(all->begin(), all->end(), 0) != all->end()) {
+    return Status(StatusCode::kIo, "a rank has no memory for what ranks tell the first one");
+  }
   const Status status = Call(kHosts, [&](MPI_Comm comm, MPI_Request* request) {
-    return MPI_Igatherv(from, static_cast<int>(own), MPI_CHAR, to, counts.data(), begins.data(),
-                        MPI_CHAR, 0, comm, request);
+    return MPI_Igatherv(given.data(), static_cast<int>(own), MPI_CHAR, received.data(),
+                        counts.data(), begins.data(), MPI_CHAR, 0, comm, request);
   });
   if (!status.ok()) return status;
+  const auto* const bytes = reinterpret_cast<const char*>(received.data());
   std::vector<std::string> texts;
   for (size_t rank = 0; rank_ == 0 && rank < counts.size(); ++rank) {
-    texts.emplace_back(to + begins[rank], static_cast<size_t>(counts[rank]));
+    texts.emplace_back(bytes + begins[rank], static_cast<size_t>(counts[rank]));
   }
   given = {};  // they may be much
   received = {};
