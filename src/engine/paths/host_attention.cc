@@ -126,7 +126,8 @@ Result<std::unique_ptr<HostAttention>> HostAttention::Create(const HostAttention
 }
 
 void HostAttention::Begin() {
-  tasks_ = {};
+  tasks_.items.clear();
+  tasks_.merges.clear();
   bounds_.clear();
 }
 
