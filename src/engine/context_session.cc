@@ -64,7 +64,9 @@ kv::SlabFileShare Context::Impl::ShareOfSession() const {
 
 Result<std::unique_ptr<kv::SessionClaim>> Context::Impl::Split(
     std::unique_ptr<kv::SessionClaim> claim) const {
-  Budget of_all(Option::kDiskMemory, DiskLimitOfRanks(*parts.settings));
+  // What weights leave of it: no rank has more of them there than the first one.
+  const int64_t limit = disk_budget.limit();
+  Budget of_all(Option::kDiskMemory, limit == kNoLimit ? limit : limit * processes->ranks());
   Result<std::unique_ptr<kv::SlabFile>> split = kv::SplitSession(std::move(claim), &of_all);
   if (!split.ok()) return split.status();
   return kv::SlabFile::Release(std::move(*split));

@@ -7,6 +7,34 @@ namespace {
 
 constexpr int64_t kGoOn = 0, kSave = 1;
 
+// Of one part: a table for each of its heads, with as much of open pages as a table of `first` has.
+bool IsWhole(const kv::SavedKept& part, const kv::SavedKept& first, int all,
+             const kv::LayerHeads& heads) {
+  size_t tables = 0;
+  for (const std::vector<int>& layer : heads) {
+    for (const int head : layer) {
+      if (head < 0 || head >= all) return false;
+    }
+    tables += layer.size();
+  }
+  return part.positions.size() == tables &&
+         part.open.size() * first.positions.size() == first.open.size() * tables;
+}
+
+// That they may be joined: other processes tell of theirs.
+Status CheckParts(std::span<const kv::SavedKept> parts, int all,
+                  std::span<const kv::LayerHeads> heads) {
+  size_t tables = 0;
+  bool whole = parts.size() == heads.size();
+  for (size_t rank = 0; whole && rank < parts.size(); ++rank) {
+    tables += parts[rank].positions.size();
+    whole = heads[rank].size() == heads.front().size() &&
+            IsWhole(parts[rank], parts.front(), all, heads[rank]);
+  }
+  if (whole && tables == heads.front().size() * static_cast<size_t>(all)) return OkStatus();
+  return Status(StatusCode::kInternal, "what ranks keep does not make up all heads");
+}
+
 }  // namespace
 
 Result<kv::Manifest> SharedSave::Join(std::span<const kv::LayerHeads> heads) {
@@ -14,11 +42,16 @@ Result<kv::Manifest> SharedSave::Join(std::span<const kv::LayerHeads> heads) {
     if (!part->ok()) return part->status();
   }
   kv::Manifest all = std::move(**parts_.front());
+  for (size_t rank = 1; rank < parts_.size(); ++rank) {
+    if ((**parts_[rank]).kept.has_value() == all.kept.has_value()) continue;
+    return Status(StatusCode::kInternal, "some ranks alone keep a part of the prompt");
+  }
   if (all.kept.has_value()) {
     std::vector<kv::SavedKept> kept = {std::move(*all.kept)};
     for (size_t rank = 1; rank < parts_.size(); ++rank) {
       kept.push_back(std::move(*(**parts_[rank]).kept));
     }
+    if (Status s = CheckParts(kept, all.format.kv_heads, heads); !s.ok()) return s;
     all.kept = kv::JoinKept(kept, all.format.kv_heads, heads);
   }
   for (size_t rank = 1; rank < parts_.size(); ++rank) {
