@@ -77,24 +77,7 @@ TEST_P(EngineHgcaEncoding, SessionsGoOn) {
     const TestDir dir;
     EngineOptions options = In(each);
     options.session = dir.File("e.session");
-    Request request = RequestOf(Quoting(*Open(kDemo), 800, 9), 20);
-    const auto turn = [&] {
-      std::unique_ptr<Engine> engine = Open(kDemo, options);
-      Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
-      EXPECT_TRUE(context.ok()) << context.status().message();
-      Result<Generation> one = GenerateOne(**context, request);
-      EXPECT_TRUE(one.ok()) << one.status().message();
-      EXPECT_TRUE((*context)->SaveSession().ok());
-      return *one;
-    };
-    const Generation first = turn();
-    request.prompt.insert(request.prompt.end(), first.tokens.begin(), first.tokens.end());
-    for (int k = 0; k < 30; ++k) {
-      request.prompt.push_back(request.prompt[request.prompt.size() - 150]);
-    }
-    const Generation second = turn();
-    EXPECT_GT(second.reused_tokens, 680);
-    EXPECT_EQ(second.tokens, Fresh(kDemo, {}, request).tokens);
+    GoOnWithASession(options, 680);
     options.kv_encoding = GetParam() == "int8" ? "int4" : "int8";
     const Result<std::unique_ptr<Context>> other = Open(kDemo, options)->NewContext({{1000}});
     ASSERT_FALSE(other.ok());

@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/test_dir.h"
 #include "headway/engine.h"
 #include "support/api.h"
 #include "support/hgca.h"
@@ -147,33 +147,12 @@ TEST(EngineHgca, SequencesOfABatchAreAsEachAlone) {
   }
 }
 
-// Sessions hold whole caches: heads choose again when one is opened.
-void GoOnWithASession(EngineOptions options) {
-  const std::string path = ::testing::TempDir() + "hgca.session";
-  std::filesystem::remove(path);
-  options.session = path;
-  Request request = RequestOf(Quoting(*Open(kDemo), 800, 9), 20);
-  const auto turn = [&] {
-    std::unique_ptr<Engine> engine = Open(kDemo, options);
-    Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
-    EXPECT_TRUE(context.ok()) << context.status().message();
-    Result<Generation> one = GenerateOne(**context, request);
-    EXPECT_TRUE(one.ok()) << one.status().message();
-    EXPECT_TRUE((*context)->SaveSession().ok());
-    return *one;
-  };
-  const Generation first = turn();
-  request.prompt.insert(request.prompt.end(), first.tokens.begin(), first.tokens.end());
-  for (int k = 0; k < 30; ++k)
-    request.prompt.push_back(request.prompt[request.prompt.size() - 150]);
-  const Generation second = turn();
-  EXPECT_GT(second.reused_tokens, 750);
-  EXPECT_EQ(second.tokens, Fresh(kDemo, {}, request).tokens);
-}
-
 TEST(EngineHgca, SessionsGoOn) {
-  GoOnWithASession(Hgca(1.0, 96));
-  GoOnWithASession(Reselecting(1, 96));
+  for (EngineOptions options : {Hgca(1.0, 96), Reselecting(1, 96)}) {
+    const TestDir dir;
+    options.session = dir.File("e.session");
+    GoOnWithASession(options, 750);
+  }
 }
 
 TEST(EngineHgca, WhatDoesNotFitInMemoryIsRefused) {

@@ -53,6 +53,29 @@ inline std::vector<std::vector<TokenId>> Turns(Engine& engine, std::vector<Reque
   return tokens;
 }
 
+// Sessions hold whole caches: heads choose again when one is opened, and more than `least` tokens
+// are not read again.
+inline void GoOnWithASession(const EngineOptions& options, int64_t least) {
+  Request request = RequestOf(Quoting(*Open(kDemo), 800, 9), 20);
+  const auto turn = [&] {
+    std::unique_ptr<Engine> engine = Open(kDemo, options);
+    Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
+    EXPECT_TRUE(context.ok()) << context.status().message();
+    Result<Generation> one = GenerateOne(**context, request);
+    EXPECT_TRUE(one.ok()) << one.status().message();
+    EXPECT_TRUE((*context)->SaveSession().ok());
+    return *one;
+  };
+  const Generation first = turn();
+  request.prompt.insert(request.prompt.end(), first.tokens.begin(), first.tokens.end());
+  for (int k = 0; k < 30; ++k) {
+    request.prompt.push_back(request.prompt[request.prompt.size() - 150]);
+  }
+  const Generation second = turn();
+  EXPECT_GT(second.reused_tokens, least);
+  EXPECT_EQ(second.tokens, Fresh(kDemo, {}, request).tokens);
+}
+
 // The likelihood of what is behind the first `prompt` tokens, read one by one.
 inline double Behind(const EngineOptions& options, const std::vector<TokenId>& tokens,
                      int64_t prompt) {
