@@ -36,15 +36,27 @@ int64_t FirstAbove(const KeyRun& keys, int64_t position) {
 
 float MaxOrNan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
-// For any instruction set, so that one size serves all that a processor has.
+// Whether this processor runs what is compiled for AVX-512; code for AMX tiles is, too.
+bool HasAvx512() {
+  static const bool has = [] {
+    const std::vector<Isa> isas = SupportedIsas();
+    return std::find(isas.begin(), isas.end(), Isa::kAvx512) != isas.end();
+  }();
+  return has;
+}
+
+// For any instruction set that this processor has, so that one size serves all of them. Those that
+// it has not are not asked: their answer is compiled for them, too.
 int64_t ScratchBytesPerThread(int64_t head_dim) {
-  return RoundUp(std::max({AttentionStripOpsFor(Isa::kAvx2).scratch_bytes(head_dim),
-                           AttentionStripOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
-                           AttentionAmxOps().scratch_bytes(head_dim),
-                           AttentionFewOpsFor(Isa::kAvx2).scratch_bytes(head_dim),
-                           AttentionFewOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
-                           AttentionAmxFewOps().scratch_bytes(head_dim)}),
-                 64);
+  int64_t bytes = std::max(AttentionStripOpsFor(Isa::kAvx2).scratch_bytes(head_dim),
+                           AttentionFewOpsFor(Isa::kAvx2).scratch_bytes(head_dim));
+  if (HasAvx512()) {
+    bytes = std::max({bytes, AttentionStripOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
+                      AttentionAmxOps().scratch_bytes(head_dim),
+                      AttentionFewOpsFor(Isa::kAvx512).scratch_bytes(head_dim),
+                      AttentionAmxFewOps().scratch_bytes(head_dim)});
+  }
+  return RoundUp(bytes, 64);
 }
 
 int64_t Rows(const AttentionItem& item, int group) { return item.tokens * group; }
