@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -23,12 +22,6 @@ std::unique_ptr<AttentionProblem> Plain(const AttentionProblem& problem, uint64_
   same->positions = problem.positions;
   same->outputs = problem.outputs;
   return same;
-}
-
-// What nothing writes is NaN.
-bool SameBytes(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 AttentionOutputs Attended(AttentionProblem& problem) {

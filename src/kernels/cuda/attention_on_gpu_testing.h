@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "base/half.h"
@@ -55,6 +56,12 @@ class OnGpu {
   DeviceArray<int32_t> positions_;
   DeviceArray<float> o_, lse_, number_;
 };
+
+// What nothing writes is NaN.
+inline bool SameBytes(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
 
 }  // namespace headway::cuda
 
