@@ -35,6 +35,7 @@ std::vector<HarnessConfig> Cuts() {
   cuts[0].chunk = 37;
   cuts[0].salience = PolicyOf(1, 0.5);
   cuts[0].salient_on_host = true;
+  cuts[0].salient_by_cores = 0.7;
   cuts[1].chunk = 50;
   cuts[1].placement = kv::PlacementKind::kRecent;
   cuts[1].device_slabs = 9;

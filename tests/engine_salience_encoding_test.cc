@@ -71,6 +71,7 @@ std::vector<HarnessConfig> MassCuts(Encoding encoding) {
   cuts[2].page_slots = 8;
   cuts[2].salience = ByMass(kAnyMass, 0.25, 8);  // the largest masses
   cuts[2].salient_on_host = true;
+  cuts[2].salient_by_cores = 0.6;
   return cuts;
 }
 
@@ -91,6 +92,7 @@ std::vector<HarnessConfig> SummaryCuts(Encoding encoding) {
   cuts[2].segment_pages = 1;
   cuts[2].salience = BySummaries(1000, 0.7);
   cuts[2].salient_on_host = true;
+  cuts[2].salient_by_cores = 0.3;
   return cuts;
 }
 

@@ -53,6 +53,7 @@ std::vector<HarnessConfig> Cuts() {
   cuts[2].poison_freed = true;
   cuts[2].salience = PolicyOf(1e-30, 0.25);  // the largest masses
   cuts[2].salient_on_host = true;
+  cuts[2].salient_by_cores = 0.5;
   cuts[3].chunk = 5;  // fewer than queries
   cuts[3].page_slots = 8;
   cuts[3].segment_pages = 1;

@@ -82,7 +82,8 @@ struct EngineOptions {
   // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: where there is
   // a GPU, as the planner says, and after each step as the lanes' times say, so that both end
   // together, unless the plan is frozen: then, and with a number, a run gives the same bits every
-  // time.
+  // time. With `hgca`: the cores' share of salient tokens on the host, of which the device reads
+  // the rest over its bus meanwhile; by itself as the machine's profile says, or all.
   double host_share = kHostShareAuto;
   bool freeze_plan = false;
 

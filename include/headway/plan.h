@@ -135,6 +135,7 @@ struct SalienceReport {
   int64_t queries = 0;
   int64_t reselect = 0;  // steps; above 0 there are no masses, and beta and the like say nothing
   bool on_host = false;
+  double by_cores = 0.0;  // where they lie on the host: what its cores attend to of them
   // Where a head may leave out more than this share, but with a probability of delta, it reads all;
   // 0: there is no bound.
   double epsilon = 0.0;

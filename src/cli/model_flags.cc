@@ -136,7 +136,8 @@ void AddShareFlags(CLI::App& app, EngineOptions& engine) {
       app, more, "--host-attention", &engine.host_share, kHostShareAuto,
       "share of what decode would stream from host memory that CPU cores attend to there "
       "instead, at the same time: off, a number from 0 to 1, or auto, which beside a GPU begins "
-      "with the planner's share and is corrected after each step");
+      "with the planner's share and is corrected after each step; with --hgca the cores' share of "
+      "salient tokens on the host, of which the device reads the rest over its bus");
   AddShare(
       app, more, "--recompute", &engine.recompute_share, kRecomputeAuto,
       "share of the tokens whose keys and values are recomputed from their layer's input, kept "

@@ -175,10 +175,16 @@ std::string SalienceLine(const PlanReport& plan) {
       salience.epsilon > 0.0
           ? fmt::format("; all where more than {:.4g} % may be left out", 100.0 * salience.epsilon)
           : "";
+  const std::string where = !salience.on_host ? "device"
+                            : salience.by_cores < 1.0
+                                ? fmt::format(
+                                      "host, {:.0f} % of them by its cores and the rest "
+                                      "over the bus",
+                                      100.0 * salience.by_cores)
+                                : "host";
   return fmt::format(
       "hgca      {} last tokens, and at most {:.4g} % of those before, {}; on the {}{}",
-      FormatCount(salience.window), 100.0 * salience.most, chosen,
-      salience.on_host ? "host" : "device", bound);
+      FormatCount(salience.window), 100.0 * salience.most, chosen, where, bound);
 }
 
 Json TimingsJson(const Timings& timings) {
@@ -327,7 +333,8 @@ Json PlanJson(const PlanReport& plan) {
                     {"alpha", plan.salience->alpha},       {"every", plan.salience->every},
                     {"most", plan.salience->most},         {"queries", plan.salience->queries},
                     {"reselect", plan.salience->reselect}, {"on_host", plan.salience->on_host},
-                    {"epsilon", plan.salience->epsilon},   {"delta", plan.salience->delta}};
+                    {"by_cores", plan.salience->by_cores}, {"epsilon", plan.salience->epsilon},
+                    {"delta", plan.salience->delta}};
   }
   if (plan.ranks.has_value()) json["ranks"] = RanksJson(*plan.ranks);
   json["cut_notice"] = Worded(plan.cut_notice);

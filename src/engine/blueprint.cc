@@ -229,7 +229,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   request.lengths = basis.lengths;
   request.kept = basis.eviction.evicts()
                      ? KeptOf(basis.eviction, workload.lengths, basis.host_reads_device)
-                     : KeptOf(basis.salience, workload.lengths, basis.salient_on_host);
+                     : KeptOf(basis.salience, workload.lengths, basis.ByCores());
   if (basis.eviction.evicts()) {
     kv::CacheFormat kept;  // of one page of a head
     kept.page = {config.shape.dtype, basis.page_slots, config.shape.head_dim, basis.encoding};
@@ -243,7 +243,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
   TakeBudgets(inputs, &request);
   request.machine = inputs.machine;
   request.host_attention = PlansHostShare(settings, inputs.backend);
-  request.host_share = settings.host_share.value_or(0.0);
+  request.host_share = settings.salience.chooses() ? 0.0 : settings.host_share.value_or(0.0);
   request.fixed = {settings.cut.chunk, settings.cut.head_group, settings.cut.segment,
                    settings.cut.staging_slabs};
   ApplyPolicy(settings.policy, &request);
@@ -397,6 +397,7 @@ Result<LayoutBasis> MakeBasis(const BlueprintInputs& inputs, const Workload& wor
   if (inputs.settings->salience.chooses()) {
     if (Status s = CheckBound(*inputs.settings, inputs.backend.own_memory); !s.ok()) return s;
     basis.salience = inputs.settings->salience;
+    basis.salient_by_cores = SalientByCores(*inputs.settings, inputs.machine);
     basis.salient_on_host = SalientOnHost(inputs, workload, basis);
   }
   if (Status s = CheckSelection(basis); !s.ok()) return s;

@@ -317,7 +317,7 @@ plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int6
   kept.count = [policy, demoted](int64_t length) {
     return std::max<int64_t>(1, policy.MeanOf(length) + demoted(length));
   };
-  kept.by_cores = false;
+  kept.by_cores = 0.0;
   if (host_reads_device || !policy.demotion.demotes()) return kept;
   kept.on_host = demoted;
   kept.best_of = [policy](int64_t length) { return length - policy.MeanOf(length); };

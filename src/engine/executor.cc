@@ -117,6 +117,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
     if (path == nullptr) continue;
     chooses_by_query_ = chooses_by_query_ || path->ChoosesByQuery();
     keep_x_ = keep_x_ || path->WantsX();
+    takes_resident_ = takes_resident_ || path->TakesResident() || path->ChoosesByQuery();
     paths_.push_back(std::move(path));
   }
   for (int layer = 0; layer < shape.layers; ++layer) layer_done_.push_back(parts.device.NewEvent());
@@ -138,7 +139,8 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   batch_.RopeAngles();
   turns_->Begin();
   if (Status s = BeginStep(inputs); !s.ok()) return s;
-  reads_.Begin();
+  reads_.Begin(batch_.all_decode() && !takes_resident_ &&
+               context_.store.reads().HasResidentRanges());
   // Where nothing is brought ahead the device need not wait until all layers' ranges are there.
   takes_by_layer_ = chooses_by_query_ || context_.store.reads().AllOnDevice();
   for (int layer = 0; !takes_by_layer_ && layer < context_.shape.layers; ++layer) {
@@ -241,7 +243,8 @@ void Executor::BeginLayer(int layer) {
 
 // Offers the layer's ranges to the paths.
 void Executor::TakeRanges(int layer) {
-  reads_.RangesOf(layer, &ranges_);
+  ranges_.clear();
+  if (!reads_.resident()) reads_.RangesOf(layer, &ranges_);
   for (const auto& path : paths_) path->Take(layer, &ranges_);
   HEADWAY_CHECK(ranges_.empty());
   reads_.EndLayer();
@@ -290,10 +293,10 @@ Status Executor::Attend(int layer) {
     for (const auto& path : paths_) {
       if (Status s = path->Attend(layer, group); !s.ok()) return s;
     }
-    // What is kept of prompts has a group for each head, all of it on the device, and so mostly is
-    // a window with its salient tokens: one launch is for all. Elsewhere a group's tail is attended
-    // to while slabs of the next one are on their way.
-    const bool on_device = limits().keys > 0 || limits().salience.chooses();
+    // Where all is on the device, as what is kept of prompts is, and mostly a window with its
+    // salient tokens, one launch is for all groups. Elsewhere a group's tail is attended to while
+    // slabs of the next one are on their way.
+    const bool on_device = reads_.resident() || limits().keys > 0 || limits().salience.chooses();
     if (!on_device || !batch_.all_decode()) board_->Flush();
   }
   board_->Flush();

@@ -144,6 +144,7 @@ class Executor {
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
   bool chooses_by_query_ = false;                      // some of them does
   bool takes_by_layer_ = false;                        // not all layers' ranges before the first
+  bool takes_resident_ = false;                        // others than the last one to take ranges
   bool keep_x_ = false;                                // some of them wants X
   WeightStream* const weights_;                        // or null
   std::optional<ResidualSums> sums_;                   // over the ranks, if there are several

@@ -256,7 +256,8 @@ Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t ga
                        .sequences = layout.executor.entries,
                        .length = layout.executor.length,
                        .activation_dtype = layout.executor.activation_dtype,
-                       .on_host = basis.salient_on_host};
+                       .on_host = basis.salient_on_host,
+                       .by_cores = basis.salient_by_cores};
   }
   return layout;
 }

@@ -46,12 +46,18 @@ struct LayoutBasis {
   int sequences = 0;   // that live on with what is kept of their prompts
   int64_t behind = 0;  // tokens of the length that are read behind a prompt, for a time
   kv::SaliencePolicy salience = {};
-  bool salient_on_host = false;  // salient tokens lie there, for its cores
+  bool salient_on_host = false;   // salient tokens lie there
+  double salient_by_cores = 1.0;  // of these, what cores attend to
   bool host_reads_device = true;
   int64_t drafts = 0;  // that a decode step verifies of a sequence, at most
   // What is kept is saved to a session, which fixes how it is cut once it is there.
   bool kept_session = false;
   std::optional<int> kept_segment_pages = {};
+
+  // Of salient tokens, where they lie on the host.
+  std::optional<double> ByCores() const {
+    return salient_on_host ? std::optional(salient_by_cores) : std::nullopt;
+  }
 };
 
 // Makes it that of sequences which let tokens go, and were to reach its lengths.

@@ -139,8 +139,9 @@ std::optional<SalienceReport> SalienceReportOf(const Blueprint& blueprint) {
   const std::optional<SalienceLimits>& salience = blueprint.layout.salience;
   if (!salience.has_value()) return std::nullopt;
   const kv::SaliencePolicy& policy = salience->policy;
-  return SalienceReport{policy.beta,          policy.window,  policy.alpha,    policy.every,
-                        policy.most,          policy.queries, policy.reselect, salience->on_host,
+  return SalienceReport{policy.beta,          policy.window,     policy.alpha,
+                        policy.every,         policy.most,       policy.queries,
+                        policy.reselect,      salience->on_host, salience->by_cores,
                         policy.bound.epsilon, policy.delta};
 }
 

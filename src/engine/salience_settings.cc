@@ -8,6 +8,7 @@
 #include "headway/types.h"
 #include "kv/policy/salient_blocks.h"
 #include "kv/policy/selection.h"
+#include "plan/cost.h"
 
 namespace headway {
 namespace {
@@ -88,13 +89,22 @@ Status CheckTogether(const EngineOptions& options, const Settings& settings) {
       {settings.eviction.evicts(), Option::kEvict},
       {settings.streaming_heads.has_value(), Option::kHeadPattern},
       {!options.self_extend.empty(), Option::kSelfExtend},
-      {settings.host_share.value_or(0.0) > 0.0, Option::kHostAttention},
       {settings.recompute_share.value_or(0.0) > 0.0, Option::kRecompute},
       {settings.policy == Policy::kKvpr, Option::kPolicy}};
   for (const auto& [given, option] : others) {
     if (given) {
       return Wrong({AskedForBy(settings.salience), " and ", option, " do not go together"});
     }
+  }
+  if (settings.host_share.value_or(0.0) == 0.0) return OkStatus();
+  if (settings.salience.is_bounded() && settings.host_share != 1.0) {
+    return Wrong({Option::kHgcaEpsilon, ": the host's cores read all salient tokens; leave out ",
+                  Option::kHostAttention});
+  }
+  if (settings.salient_on_host != true) {
+    return Wrong({Option::kHostAttention, " beside ", AskedForBy(settings.salience),
+                  " is the cores' share of salient tokens on the host; give ", Option::kHgcaOn,
+                  " host"});
   }
   return OkStatus();
 }
@@ -170,8 +180,14 @@ Status CheckBound(const Settings& settings, bool own_memory) {
                          Option::kPlacement, " host-only"}});
 }
 
+double SalientByCores(const Settings& settings, const MachineProfile* machine) {
+  if (settings.salience.is_bounded()) return 1.0;
+  if (settings.host_share.has_value()) return *settings.host_share;
+  return machine == nullptr || !machine->own_memory ? 1.0 : plan::BalancedInPlaceShare(*machine);
+}
+
 plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int64_t>& lengths,
-                        bool on_host) {
+                        std::optional<double> by_cores) {
   if (!policy.chooses()) return {};
   const auto salient = [policy](int64_t length) {
     return kv::MostSalient(policy, std::max<int64_t>(0, length - policy.window));
@@ -181,7 +197,10 @@ plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int6
   kept.count = [policy, salient](int64_t length) {
     return std::min(length, policy.window) + salient(length);
   };
-  if (on_host) kept.on_host = salient;
+  if (by_cores.has_value()) {
+    kept.on_host = salient;
+    kept.by_cores = *by_cores;
+  }
   kept.plain = salient;
   return kept;
 }

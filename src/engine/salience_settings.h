@@ -3,8 +3,10 @@
 #define HEADWAY_ENGINE_SALIENCE_SETTINGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "base/machine_profile.h"
 #include "engine/settings.h"
 #include "headway/options.h"
 #include "headway/refusal.h"
@@ -25,10 +27,14 @@ Option AskedForBy(const kv::SaliencePolicy& policy);
 // cores do not read it: in memory of a device's own.
 Status CheckBound(const Settings& settings, bool own_memory);
 
+// Of salient tokens on the host, what its cores attend to while the device reads the rest over its
+// bus: as asked, or as both end together on the machine, which may be unknown.
+double SalientByCores(const Settings& settings, const MachineProfile* machine);
+
 // What decode reads at most of sequences that will reach these lengths, but for what a
-// bound makes it read.
+// bound makes it read. `by_cores` of what lies on the host, if some does.
 plan::KeptTokens KeptOf(const kv::SaliencePolicy& policy, const std::vector<int64_t>& lengths,
-                        bool on_host);
+                        std::optional<double> by_cores);
 
 }  // namespace headway
 

@@ -81,6 +81,14 @@ TEST(SalienceSettings, WhatMakesNoSenseIsRefused) {
   names("self_extend", [](EngineOptions& o) { o.self_extend = "4:1024"; });
   names("head_pattern", [](EngineOptions& o) { o.head_pattern = "heads.json"; });
   names("host_share", [](EngineOptions& o) { o.host_share = 0.5; });
+  names("give hgca_on host", [](EngineOptions& o) {
+    o.host_share = 0.5;
+    o.hgca_on = "device";
+  });
+  names("hgca_epsilon: the host's cores read all salient tokens", [](EngineOptions& o) {
+    o.host_share = 0.5;
+    o.hgca_epsilon = 0.1;
+  });
   names("recompute", [](EngineOptions& o) { o.recompute_share = 0.5; });
 }
 
@@ -154,19 +162,41 @@ TEST(SalienceSettings, BoundsAreRead) {
   names("hgca_epsilon needs hgca", [](EngineOptions& o) { o.hgca = -1.0, o.hgca_epsilon = 0.1; });
 }
 
+TEST(SalienceSettings, CoresAttendToWhatTheBusLeavesThem) {
+  MachineProfile machine;
+  machine.host_read_copying = {{1, 75e9}};
+  machine.host_attention = 0.8;
+  machine.host_to_device_reading = 50e9;
+  machine.host_to_device.points = {{1, 60e9}};
+  machine.read_in_place = 48e9;
+  Settings settings;
+  settings.salience.beta = 1.0;
+  EXPECT_DOUBLE_EQ(SalientByCores(settings, &machine), 0.6);
+  EXPECT_EQ(SalientByCores(settings, nullptr), 1.0);
+  settings.host_share = 0.25;
+  EXPECT_EQ(SalientByCores(settings, &machine), 0.25);
+  settings.host_share.reset();
+  settings.salience.bound.epsilon = 0.1;
+  EXPECT_EQ(SalientByCores(settings, &machine), 1.0);
+  settings.salience.bound = {};
+  machine.own_memory = false;
+  EXPECT_EQ(SalientByCores(settings, &machine), 1.0);
+}
+
 TEST(SalienceSettings, PlansReadTheWindowAndWhatIsSalientAtMost) {
   kv::SaliencePolicy policy;
-  EXPECT_FALSE(KeptOf(policy, {5000}, true).count);
+  EXPECT_FALSE(KeptOf(policy, {5000}, 1.0).count);
   policy.beta = 1.0;
   policy.window = 1000;
   policy.most = 0.25;
-  const plan::KeptTokens kept = KeptOf(policy, {5000, 300}, true);
+  const plan::KeptTokens kept = KeptOf(policy, {5000, 300}, 0.75);
   EXPECT_EQ(kept.count(5000), 2000);
   EXPECT_EQ(kept.on_host(5000), 1000);
+  EXPECT_EQ(kept.by_cores, 0.75);
   EXPECT_EQ(kept.count(300), 300);
   EXPECT_EQ(kept.on_host(300), 0);
   EXPECT_EQ(kept.plain(5000), 1000);
-  EXPECT_FALSE(KeptOf(policy, {5000}, false).on_host);
+  EXPECT_FALSE(KeptOf(policy, {5000}, std::nullopt).on_host);
 }
 
 }  // namespace

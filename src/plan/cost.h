@@ -189,6 +189,8 @@ double RecomputeSplit(const ModelShape& shape, double keys, double bus_bytes_per
 // The share of closed keys in host memory for the CPU so that it ends with the bus: both lanes
 // begin together, and each has the rate that it has while the other runs.
 double BalancedHostShare(const MachineProfile& machine);
+// The same where kernels of the device read the rest where it lies. All where they cannot.
+double BalancedInPlaceShare(const MachineProfile& machine);
 
 }  // namespace headway::plan
 

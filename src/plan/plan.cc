@@ -73,7 +73,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
   add(Tier::kHost, "KV: keys in 2 bits", bytes.host_sketches);
-  add(Tier::kHost, request.kept.by_cores ? "KV: kept tokens" : "KV: demoted tokens", bytes.on_host);
+  add(Tier::kHost, request.kept.best_of ? "KV: demoted tokens" : "KV: kept tokens", bytes.on_host);
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
   add(Tier::kHost, "observed weights", bytes.kept_host);
   add(Tier::kHost, "program, tokenizer, text", request.other_bytes);
@@ -193,7 +193,7 @@ StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, con
   steps.slabs[static_cast<size_t>(Tier::kDevice)] =
       std::reduce(kept.begin(), kept.end(), int64_t{0}) - on_host;
   steps.slabs[static_cast<size_t>(Tier::kHost)] = on_host;
-  steps.host_share = on_host > 0 && request.kept.by_cores ? 1.0 : 0.0;
+  steps.host_share = on_host > 0 ? request.kept.by_cores : 0.0;
   StepTime step = PredictDecode(machine, subject, ExecutionOf(steps, kept), kept);
   const double chosen = ChosenOnHostSeconds(machine, request.kept, subject, lengths);
   step.attention += chosen;

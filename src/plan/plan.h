@@ -113,7 +113,8 @@ struct KeptTokens {
   std::vector<int64_t> lengths;                  // of the sequences that decode together
   std::function<int64_t(int64_t length)> count;  // that are read of so many; null: all
   std::function<int64_t(int64_t length)> on_host = nullptr;  // of these; null: none
-  bool by_cores = true;       // the host's cores attend to the latter; else they cross the bus
+  double by_cores =
+      1.0;  // of the latter, what the host's cores attend to; the rest crosses the bus
   double closed_bytes = 0.0;  // of them, as Subject::closed_bytes; 0: as of the others
   // Of these, that are not in the cache's encoding: all of those on the host, if some are; null:
   // none.

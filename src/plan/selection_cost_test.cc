@@ -112,7 +112,7 @@ TEST(SelectionCost, ChoosingWhatWasLetGoAddsToAStep) {
   request.kept.lengths = request.lengths;
   request.kept.count = [](int64_t) { return 1512; };
   request.kept.on_host = [](int64_t) { return 512; };
-  request.kept.by_cores = false;
+  request.kept.by_cores = 0.0;
   const Result<Plan> plan = MakePlan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   const double before = DecodeAt(machine, request, *plan, request.lengths).seconds;

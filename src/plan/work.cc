@@ -4,6 +4,15 @@
 #include "plan/cost.h"
 
 namespace headway::plan {
+namespace {
+
+// Of what the host's cores and a bus of this rate read beside each other.
+double CoresShare(const MachineProfile& machine, double bus) {
+  const double cores = machine.host_read_copying.Peak() * machine.host_attention;
+  return cores + bus > 0.0 ? cores / (cores + bus) : 0.0;
+}
+
+}  // namespace
 
 bool ChoosesIn(const Subject& subject, int layer) {
   const bool window = subject.WindowOf(layer) > 0;
@@ -71,9 +80,13 @@ double RecomputeSplit(const ModelShape& shape, double keys, double bus_bytes_per
 }
 
 double BalancedHostShare(const MachineProfile& machine) {
-  const double cpu = machine.host_read_copying.Peak() * machine.host_attention;
-  const double bus = machine.host_to_device_reading;
-  return cpu + bus > 0.0 ? cpu / (cpu + bus) : 0.0;
+  return CoresShare(machine, machine.host_to_device_reading);
+}
+
+double BalancedInPlaceShare(const MachineProfile& machine) {
+  const double copies = machine.host_to_device.Peak();
+  const double slower = copies > 0.0 ? machine.read_in_place / copies : 0.0;
+  return CoresShare(machine, machine.host_to_device_reading * slower);
 }
 
 }  // namespace headway::plan

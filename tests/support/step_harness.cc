@@ -191,6 +191,7 @@ Result<Blueprint> StepHarness::Draw(const BackendInfo& backend, const Workload& 
   settings.eviction = config_.eviction;
   settings.salience = config_.salience;
   settings.salient_on_host = config_.salient_on_host;
+  if (config_.salience.chooses()) settings.host_share = config_.salient_by_cores;
   settings.self_extend = config_.self_extend;
   settings.drafts.tokens = config_.drafts;
   settings.reach = Settings::Reach::kOff;  // the selection says how far it reaches

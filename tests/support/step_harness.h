@@ -46,6 +46,7 @@ struct HarnessConfig {
   kv::EvictionPolicy eviction;    // the store then holds one prompt at a time
   kv::SaliencePolicy salience;
   bool salient_on_host = false;
+  double salient_by_cores = 1.0;  // of those on the host
   bool poison_freed = false;
   SelfExtend self_extend;
   bool host = false;        // there is a path `host`

@@ -50,6 +50,9 @@ class AttentionPath {
   // Decides which ranges it takes by the queries of the layer: then nothing is taken, by any path,
   // before these are enqueued on the compute stream.
   virtual bool ChoosesByQuery() const { return false; }
+  // Takes ranges whose keys and values lie on the device, as the last path does with all that is
+  // left.
+  virtual bool TakesResident() const { return false; }
   // Has the step keep X of its new tokens, the normed input of the K/V projection, in the
   // activations until BeginLayer.
   virtual bool WantsX() const { return false; }

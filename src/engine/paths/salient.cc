@@ -23,6 +23,7 @@ class SalientPath : public AttentionPath {
   }
 
   void BeginStep() override;
+  bool TakesResident() const override { return true; }
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
   Status Attend(int layer, int group) override;
@@ -211,7 +212,8 @@ void SalientPath::BeginLayer(int layer) {
   for (int entry = 0; entry < parts_.batch.size(); ++entry) {
     if (!Chooses(entry)) continue;
     for (int head = 0; head < context_.shape.kv_heads; ++head) {
-      const KeyRun keys = salience_.KeysOf(*chosen_[static_cast<size_t>(entry)], layer, head);
+      const KeyRun keys =
+          salience_.OfCores(salience_.KeysOf(*chosen_[static_cast<size_t>(entry)], layer, head));
       // The query sees all of them, and tasks are cut for so many.
       host.Add({entry, keys.pages.count}, {head, 1, 0}, {&keys, 1});
     }
@@ -243,11 +245,11 @@ Status SalientPath::Attend(int layer, int group) {
     if (salience_.on_host()) {
       parts_.board.AddLastState(entry, context_.RunsOf(layer, group), host->o(entry),
                                 host->lse(entry));
-      continue;
     }
     for (const kv::HeadRun& run : context_.RunsOf(layer, group)) {
       for (int head = run.head; head < run.head + run.heads; ++head) {
-        const KeyRun keys = salience_.KeysOf(*chosen_[static_cast<size_t>(entry)], layer, head);
+        const KeyRun keys =
+            salience_.OfDevice(salience_.KeysOf(*chosen_[static_cast<size_t>(entry)], layer, head));
         const kv::HeadRun alone = {head, 1, 0};
         if (keys.pages.count == 0) continue;
         parts_.board.Attend(entry, {&alone, 1}, keys, RangeOrder::kMoreFollow);

@@ -44,6 +44,7 @@ class SelectedPrefillPath : public AttentionPath {
         segments_(context_) {}
 
   void BeginStep() override;
+  bool TakesResident() const override { return true; }
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
   Status Attend(int layer, int group) override;

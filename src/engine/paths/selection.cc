@@ -93,6 +93,7 @@ class SelectionPath : public AttentionPath {
         kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)) {}
 
   void BeginStep() override;
+  bool TakesResident() const override { return true; }
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
   Status Attend(int /*layer*/, int group) override { return from_disk_.Attend(group); }

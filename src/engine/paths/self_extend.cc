@@ -45,6 +45,7 @@ class SelfExtendPath : public AttentionPath {
   }
 
   void BeginStep() override;
+  bool TakesResident() const override { return true; }
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
   Status Attend(int layer, int group) override;

@@ -14,6 +14,10 @@ class SlabsPath : public AttentionPath {
 
   Status Attend(int layer, int group) override {
     Reads& reads = parts_.reads;
+    if (reads.resident()) {
+      if (group == 0) AttendOnDevice(layer);
+      return OkStatus();
+    }
     while (reads.IsNext(parts_.number, layer, group)) {
       const int entry = reads.Peek().entry;
       Result<kv::SlabView> view = reads.Next();
@@ -29,6 +33,17 @@ class SlabsPath : public AttentionPath {
   }
 
  private:
+  // Of all groups, and batches of decodes alone.
+  void AttendOnDevice(int layer) {
+    for (int entry = 0; entry < parts_.batch.size(); ++entry) {
+      for (const kv::ResidentRange& range :
+           parts_.context.store.reads().RangesOnDevice(entry, layer)) {
+        parts_.board.Attend(entry, parts_.context.RunsOf(layer, range.group), range.keys,
+                            RangeOrder::kMoreFollow);
+      }
+    }
+  }
+
   const PathParts parts_;
 };
 

@@ -4,7 +4,8 @@
 
 namespace headway {
 
-void Reads::Begin() {
+void Reads::Begin(bool resident) {
+  resident_ = resident;
   queue_.clear();
   holds_.clear();
   in_place_.clear();
@@ -64,6 +65,7 @@ Result<kv::SlabView> Reads::Next() {
 void Reads::FinishHeld() {
   for (const kv::SlabView& view : held_) context_.store.reads().Finish(view);
   held_.clear();
+  if (resident_) context_.store.reads().FinishOnDevice();
 }
 
 void Reads::Abort() { held_.clear(); }

@@ -23,8 +23,10 @@ class Reads {
  public:
   Reads(StepContext& context, const Batch& batch) : context_(context), batch_(batch) {}
 
-  // The store has begun a step.
-  void Begin();
+  // The store has begun a step. With `resident` what is on the device is not announced: the one
+  // path that wants it asks for it layer by layer.
+  void Begin(bool resident = false);
+  bool resident() const { return resident_; }
   // All ranges of a layer: by head group, then entry, then position. Entries that draft see what
   // lies in memory as keys and values: nothing comes from disk for them, or is recomputed.
   void RangesOf(int layer, std::vector<SlabRange>* ranges) const;
@@ -64,6 +66,7 @@ class Reads {
 
   StepContext& context_;
   const Batch& batch_;
+  bool resident_ = false;
   std::vector<Queued> queue_;  // of the step
   size_t layer_first_ = 0;     // in queue_, of the layer at hand
   size_t announced_ = 0;       // of queue_

@@ -117,6 +117,24 @@ KeyRun Salience::KeysOf(const Chosen& chosen, int layer, int head) const {
   return keys;
 }
 
+KeyRun Salience::OfCores(const KeyRun& keys) const {
+  KeyRun first = keys;
+  if (!limits_.on_host) {
+    first.pages.count = 0;
+  } else if (limits_.by_cores < 1.0) {
+    const int64_t slots = limits_.page.page_slots;
+    first.pages.count =
+        static_cast<int64_t>(static_cast<double>(keys.pages.count / slots) * limits_.by_cores) *
+        slots;
+  }
+  return first;
+}
+
+KeyRun Salience::OfDevice(const KeyRun& keys) const {
+  const int64_t before = OfCores(keys).pages.count;
+  return headway::KeysOf(limits_.page, keys, 0, before, keys.pages.count - before);
+}
+
 uint32_t Salience::NotSalient(const Chosen& chosen, int layer, int head, int64_t position,
                               int slots) const {
   const uint32_t all = (uint32_t{1} << slots) - 1;

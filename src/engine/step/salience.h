@@ -46,6 +46,7 @@ struct SalienceLimits {
   int64_t length = 0;                    // of the longest
   DType activation_dtype = DType::kF32;  // of queries
   bool on_host = false;                  // salient tokens lie in memory of the host
+  double by_cores = 1.0;                 // what its cores attend to of them
 };
 
 // What it works with; all outlives it.
@@ -90,6 +91,10 @@ class Salience {
   }
   // A head's salient tokens, at positions that every query sees.
   KeyRun KeysOf(const Chosen& chosen, int layer, int head) const;
+  // Those of them that the host's cores attend to, whole pages of the first ones unless these are
+  // all, and those that the device reads: where they lie on the host, over its bus.
+  KeyRun OfCores(const KeyRun& keys) const;
+  KeyRun OfDevice(const KeyRun& keys) const;
   // Of a head's tokens before the window, of these `slots` from a position on, those that are not
   // salient: bit i is that of the i-th. For contexts whose policy is bounded; the slots lie in one
   // block of 16.

@@ -22,7 +22,8 @@ StepReads::StepReads(Cache* cache, const Sequences* sequences)
     : cache_(*cache),
       sequences_(*sequences),
       reader_(std::make_unique<Reader>(cache->format, &cache->lanes, &*cache->mover, &*cache->slabs,
-                                       cache->BuffersOfReads(), cache->poison.get())) {}
+                                       cache->BuffersOfReads(), cache->poison.get())),
+      resident_(cache) {}
 
 StepReads::~StepReads() = default;
 
@@ -181,6 +182,13 @@ bool StepReads::AllOnDevice() const {
   };
   return elsewhere(SlabKind::kKeysValues) + elsewhere(SlabKind::kX) == 0;
 }
+
+std::span<const ResidentRange> StepReads::RangesOnDevice(int entry, int layer) {
+  const int place = places_[static_cast<size_t>(entry)];
+  return resident_.Of(sequences_.at(place), place, layer);
+}
+
+void StepReads::FinishOnDevice() { cache_.slabs->WereRead(cache_.lanes.Soon(Lane::kCompute)); }
 
 bool StepReads::ReadsPages() const { return cache_.listed_pages != nullptr; }
 

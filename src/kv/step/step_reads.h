@@ -13,6 +13,7 @@
 #include "headway/status.h"
 #include "kernels/kernels.h"
 #include "kv/pages/page_table.h"
+#include "kv/step/resident_ranges.h"
 #include "kv/step/step_types.h"
 #include "kv/tiers/listed_pages.h"
 #include "kv/tiers/page_cache.h"
@@ -59,6 +60,12 @@ class StepReads {
 
   // No slab of any sequence is elsewhere: there is nothing to bring ahead of use.
   bool AllOnDevice() const;
+  // Then mostly, all that the queries of an entry's new tokens can see of closed pages in a layer,
+  // at once, without an announcement (ResidentRanges), until slabs come or go.
+  bool HasResidentRanges() const { return resident_.Usable(); }
+  std::span<const ResidentRange> RangesOnDevice(int entry, int layer);
+  // The kernels that read them are enqueued on the compute stream.
+  void FinishOnDevice();
 
   // --- Single pages of slabs on disk that are held, for kernels that read memory of the host.
   bool ReadsPages() const;
@@ -115,6 +122,7 @@ class StepReads {
   Cache& cache_;
   const Sequences& sequences_;
   const std::unique_ptr<Reader> reader_;
+  ResidentRanges resident_;
   std::vector<int> places_;                  // [entries of the step in progress]
   std::vector<ReadItem> announced_;          // by the call of Announce at hand
   std::vector<ListedPages::Wanted> wanted_;  // by the call of BeginPages at hand

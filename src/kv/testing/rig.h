@@ -74,6 +74,8 @@ class Rig {
     last_saved_ = last;
   }
   std::vector<SequenceId> Live() const;
+  // What a step would be told of closed pages on the device beside the slabs in order_.
+  void CheckResident(size_t entries);
   // Copies of the slow lane fail from now on, for as long as its stream is there.
   void Break() { broken_ = true; }
 

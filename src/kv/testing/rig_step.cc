@@ -82,6 +82,7 @@ Status Rig::Step(std::span<const StepEntry> entries) {
       }
     }
   }
+  if (store_->reads().HasResidentRanges()) CheckResident(entries.size());
   // What is held does not move up.
   if (random_.Below(4) == 0) CheckVersions();
   announces_by_layer_ = random_.Below(2) == 0;
@@ -105,6 +106,36 @@ Status Rig::Step(std::span<const StepEntry> entries) {
     EXPECT_EQ(store_->Length(entries[i].sequence), static_cast<int64_t>(tags.size()));
   }
   return status;
+}
+
+void Rig::CheckResident(size_t entries) {
+  StepReads& reads = store_->reads();
+  std::vector<std::pair<SlabRead, KeyRun>> expected;
+  ASSERT_TRUE(reads.HoldInPlace(order_).ok());
+  for (const SlabRead& read : order_) expected.emplace_back(read, reads.KeysInPlace(read));
+  size_t found = 0;
+  for (int layer = 0; layer < store_->format().layers; ++layer) {
+    for (size_t entry = 0; entry < entries; ++entry) {
+      size_t at = 0;
+      const std::span<const ResidentRange> ranges =
+          reads.RangesOnDevice(static_cast<int>(entry), layer);
+      for (const auto& [read, keys] : expected) {
+        if (read.layer != layer || read.entry != static_cast<int>(entry)) continue;
+        ASSERT_LT(at, ranges.size());
+        const KeyRun& got = ranges[at].keys;
+        EXPECT_EQ(ranges[at].group, read.group);
+        EXPECT_TRUE(got.position == keys.position && got.pages.k == keys.pages.k &&
+                    got.pages.v == keys.pages.v && got.pages.params == keys.pages.params &&
+                    got.pages.count == keys.pages.count &&
+                    got.pages.page_stride == keys.pages.page_stride &&
+                    got.pages.head_stride == keys.pages.head_stride);
+        ++at;
+        ++found;
+      }
+      EXPECT_EQ(at, ranges.size());
+    }
+  }
+  EXPECT_EQ(found, expected.size());
 }
 
 void Rig::AbortedStep(std::span<const StepEntry> entries, int layers) {

@@ -71,6 +71,7 @@ Slab& Slabs::Begin(SlabId* id, SlabKind kind, Tier tier, int layer, int group, i
     slabs_.emplace_back();
     *id = static_cast<SlabId>(slabs_.size() - 1);
   }
+  ++changes_;
   HomesOf(kind).placement->Forget(*id);
   HomesOf(kind).placement->Began(*id, segment);
   Slab& slab = (*this)[*id];
@@ -174,12 +175,19 @@ void Slabs::GiveBack(SlabKind kind, const Place& place, const Fence& used) {
   }
 }
 
+Fence Slabs::Behind(const Slab& slab) const {
+  Fence fence = slab.behind();
+  if (slab.tier == Tier::kDevice) fence.Join(device_read_);
+  return fence;
+}
+
 void Slabs::Release(SlabId id) {
   Slab& slab = (*this)[id];
   HEADWAY_CHECK(slab.refs > 0);
+  ++changes_;
   if (--slab.refs > 0) return;
   HEADWAY_CHECK(!slab.promoting);
-  const Fence used = slab.behind();
+  const Fence used = Behind(slab);
   if (slab.tier != Tier::kDisk) PoolOf(slab.kind, slab.tier)->Give(slab.data, used);
   if (slab.disk != nullptr) HomesOf(slab.kind).disk->Give(slab.disk, used);
   if (slab.frames.summary != nullptr) summaries_->Give(slab.frames);
@@ -192,6 +200,7 @@ void Slabs::Cut(SlabId id, int pages) {
   Slab& slab = (*this)[id];
   if (slab.pages <= pages) return;
   HEADWAY_CHECK(slab.refs == 1);
+  ++changes_;
   slab.pages = pages;
   Renew(slab);
   slab.summarised = std::min(slab.summarised, pages);
@@ -222,7 +231,8 @@ Result<Slabs::Vacancy> Slabs::VacancyInMemory(const Slab& slab) {
 }
 
 void Slabs::Rehome(Slab& slab, const Place& place) {
-  const Fence used = slab.behind();
+  ++changes_;
+  const Fence used = Behind(slab);
   if (slab.tier != Tier::kDisk) {
     PoolOf(slab.kind, slab.tier)->Give(slab.data, used);
   } else if (!HomesOf(slab.kind).disk->holds_session()) {

@@ -86,7 +86,10 @@ class Slabs {
   Result<SlabId> CopyOf(SlabId from, int pages);
   // A full or partial slab of keys and values that lies in a slot already.
   SlabId Adopt(int layer, int group, int segment, std::shared_ptr<DiskCopy> disk);
-  void AddRef(SlabId id) { ++(*this)[id].refs; }
+  void AddRef(SlabId id) {
+    ++(*this)[id].refs;
+    ++changes_;
+  }
   void Release(SlabId id);
   // The pages behind the first `pages` are forgotten. Only for a slab of one owner.
   void Cut(SlabId id, int pages);
@@ -120,6 +123,12 @@ class Slabs {
     return {&LayoutOf(slab), format_.HeadsIn(slab.layer, slab.group), first, count};
   }
 
+  // Grows whenever a slab comes, goes or moves.
+  int64_t changes() const { return changes_; }
+  // Kernels that the compute stream was given before this ticket read slabs on the device, which
+  // were not asked for one by one.
+  void WereRead(int64_t ticket) { device_read_.Add(Lane::kCompute, ticket); }
+
   int64_t Count(SlabKind kind, Tier tier) const {
     return Of(counts_, kind)[static_cast<size_t>(tier)];
   }
@@ -140,6 +149,8 @@ class Slabs {
     return Of(counts_, slab.kind)[static_cast<size_t>(slab.tier)];
   }
   void GiveBack(SlabKind kind, const Place& place, const Fence& used);
+  // What its home waits for before others have it.
+  Fence Behind(const Slab& slab) const;
   // A free frame or slot.
   Result<Vacancy> Take(SlabKind kind, Tier tier);
   // Moves one slab of `tier` down. False when none may move, or there is no room below.
@@ -156,6 +167,8 @@ class Slabs {
   std::vector<SlabId> free_ids_;
   PerSlabKind<std::array<int64_t, kTierCount>> counts_ = {};  // of slabs_ that are somebody's
   uint32_t last_version_ = 0;
+  int64_t changes_ = 0;
+  Fence device_read_;            // of WereRead
   std::vector<SlabId> movable_;  // reused by Demote
 };
 
