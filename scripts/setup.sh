@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that Headway is built with, those that are missing only.
 #   --all            also Open MPI, for ranks in processes, and what only the checks need: the
-#                    fuzzers' compiler and the formatter
+#                    fuzzers' compiler, the formatter, and a stand-in for an older processor
 #   --cuda           also what a build for NVIDIA GPUs needs (see setup_cuda.sh)
 #   --cuda-runtime   and the libraries that its package ships
 set -euo pipefail
@@ -14,7 +14,7 @@ packages=(
 )
 case "${1:-}" in
   "") ;;
-  --all) packages+=(clang clang-format git libopenmpi-dev openmpi-bin) ;;
+  --all) packages+=(clang clang-format git libopenmpi-dev openmpi-bin qemu-user) ;;
   --cuda | --cuda-runtime) packages+=(python3-venv) ;;
   *)
     echo "setup: unknown option '$1'; there are --all, --cuda and --cuda-runtime" >&2
