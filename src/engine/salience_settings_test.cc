@@ -164,7 +164,7 @@ TEST(SalienceSettings, BoundsAreRead) {
 
 TEST(SalienceSettings, CoresAttendToWhatTheBusLeavesThem) {
   MachineProfile machine;
-  machine.host_read_copying = {{1, 75e9}};
+  machine.host_read_copying.points = {{1, 75e9}};
   machine.host_attention = 0.8;
   machine.host_to_device_reading = 50e9;
   machine.host_to_device.points = {{1, 60e9}};
