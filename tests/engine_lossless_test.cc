@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/isa.h"
 #include "support/forwarding_kernels.h"
 #include "support/grid.h"
 #include "support/selection_policies.h"
@@ -63,7 +64,8 @@ TEST(Lossless, EqualsPlainPagesInLongChunks) {
   config.chunk = 256;
   config.page_slots = 64;
   config.segment_pages = 6;
-  for (const std::string isa : {"auto", "avx512", "avx2"}) {
+  for (const Isa each : SupportedIsas()) {
+    const std::string isa = IsaName(each);
     config.isa = isa;
     HarnessConfig away = Lossless(config);
     away.placement = kv::PlacementKind::kHostOnly;
