@@ -26,6 +26,10 @@ struct EngineOptions {
   // headway/processes.h has joined: each has some of the KV heads, of the MLP and of the
   // vocabulary, and a share of threads and budgets. On the CPU, for now.
   int tensor_parallel = 1;
+  // Ranks in this process, each of which has a run of the layers, one behind the other, by the
+  // memory of their devices, and a share of budgets: a model and a cache that one device does not
+  // hold. A step goes through all of them; not with tensor_parallel.
+  int layers_over = 1;
   // Which rank has which KV heads of a layer, where a profile says what these will keep of prompts:
   // evict_profile, or assignment_profile, a file like that which says no more than this, where
   // `evict` shares budgets out by each prompt. balanced: the largest load of a rank is as small as

@@ -181,6 +181,7 @@ struct PlanReport {
   std::optional<EvictionReport> eviction;
   std::optional<SalienceReport> salience;
   std::optional<RanksReport> ranks;  // empty where one has all
+  std::vector<int> layers_of_ranks;  // of EngineOptions::layers_over, in order; empty without
   Prediction prediction;
   std::vector<MemoryLine> memory;
   std::vector<std::string> reasons;

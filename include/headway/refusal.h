@@ -21,6 +21,7 @@ enum class Option {
   kDevice,
   kThreads,
   kTensorParallel,
+  kLayersOver,
   kAssignment,
   kAssignmentProfile,
   kAssignmentCopies,

@@ -17,6 +17,7 @@ constexpr Named kNames[] = {
     {Option::kDevice, "device"},
     {Option::kThreads, "threads"},
     {Option::kTensorParallel, "tensor_parallel"},
+    {Option::kLayersOver, "layers_over"},
     {Option::kAssignment, "assignment"},
     {Option::kAssignmentProfile, "assignment_profile"},
     {Option::kAssignmentCopies, "assignment_copies"},

@@ -437,6 +437,10 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
       "and a share of threads and budgets (tensor parallelism); with --device cuda each has a GPU. "
       "On CPUs, behind mpirun -n N, with --tp N, each is a process, and the first prints")
       ->default_str(std::to_string(engine.tensor_parallel));
+  AddNumber(app, more_compute, "--layers-over", &engine.layers_over, {1, 64},
+            "ranks that have a run of the layers each, one behind the other, and a share of "
+            "budgets; with --device cuda each has a GPU, and as many layers as its memory allows")
+      ->default_str(std::to_string(engine.layers_over));
   AddChoice(
       app, more_compute, "--assignment", &engine.assignment,
       {"balanced", "fairkv", "static", "tokens"},
@@ -452,7 +456,7 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
           "budgets out by each prompt; without it, --evict-profile")
       ->type_name("FILE");
   AddText(app, compute, "--device", &engine.device,
-          "where to compute: cpu, cuda, or cuda:N for GPU N, with --tp from GPU N on; cuda:N,M,... "
+          "where to compute: cpu, cuda, or cuda:N for GPU N, with ranks from GPU N on; cuda:N,M,... "
           "names the GPU of each rank")
       ->type_name("NAME")
       ->default_str(engine.device);

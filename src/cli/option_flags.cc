@@ -16,6 +16,7 @@ constexpr Flag kFlags[] = {
     {Option::kDevice, "--device"},
     {Option::kThreads, "--threads"},
     {Option::kTensorParallel, "--tp"},
+    {Option::kLayersOver, "--layers-over"},
     {Option::kAssignment, "--assignment"},
     {Option::kAssignmentProfile, "--assignment-profile"},
     {Option::kAssignmentCopies, "--assignment-copies"},

@@ -337,6 +337,7 @@ Json PlanJson(const PlanReport& plan) {
                     {"delta", plan.salience->delta}};
   }
   if (plan.ranks.has_value()) json["ranks"] = RanksJson(*plan.ranks);
+  if (!plan.layers_of_ranks.empty()) json["layers_of_ranks"] = plan.layers_of_ranks;
   json["cut_notice"] = Worded(plan.cut_notice);
   if (!plan.prediction.machine.empty()) json["prediction"] = PredictionJson(plan.prediction);
   return json;

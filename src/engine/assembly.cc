@@ -48,6 +48,7 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
                         weights.get(),
                         salience.get(),
                         communicator,
+                        by_layers,
                         nullptr,
                         shared.get()},
                        layout.executor);
@@ -118,6 +119,7 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                                                              weights.get(),
                                                              nullptr,
                                                              communicator,
+                                                             by_layers,
                                                              demoted.get(),
                                                              shared.get()},
                                                             layout.executor);

@@ -41,6 +41,7 @@ struct Assembly {
   const Trace* host_trace = nullptr;              // given: HostOptions::trace
   LaneWaitFilter wait_filter;                     // given: Lanes::Create
   Communicator* communicator = nullptr;           // given: ExecutorParts::communicator
+  bool by_layers = false;                         // given: ExecutorParts::by_layers
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Lanes> lanes;
   std::unique_ptr<kv::Store> store;

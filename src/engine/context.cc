@@ -46,6 +46,7 @@ Context::Impl::Impl(const ContextParts& p)
   }
   assembly.model = p.model;
   assembly.communicator = p.communicator;
+  assembly.by_layers = p.settings->layer_ranks > 1;
   draft_assembly.model = p.draft;
 }
 

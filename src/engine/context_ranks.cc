@@ -209,7 +209,8 @@ Status Context::Impl::CheckOneRank(const char* what) const {
   if (!shared()) return OkStatus();
   return Status(StatusCode::kUnsupported,
                 Refusal{{std::string(what) + " is measured on one rank; leave out ",
-                         Option::kTensorParallel}});
+                         parts.settings->layer_ranks > 1 ? Option::kLayersOver
+                                                         : Option::kTensorParallel}});
 }
 
 }  // namespace headway

@@ -17,6 +17,7 @@
 #include "engine/engine_impl.h"
 #include "engine/fingerprint_cache.h"
 #include "engine/found_shares.h"
+#include "engine/layer_ranks.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
 #include "engine/open.h"
@@ -134,14 +135,18 @@ Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload&
 int64_t Engine::Impl::SmallestDevice() const {
   int64_t smallest = device_budget->limit();
   for (const std::unique_ptr<Impl>& rank : others) {
+    if (settings.layer_ranks > 1) break;
     smallest = std::min(smallest, rank->device_budget->limit());
   }
   return smallest;
 }
 
-PlanReport Engine::Impl::Report(const Blueprint& blueprint) const {
+PlanReport Engine::Impl::Report(const Blueprint& blueprint,
+                                const std::vector<Blueprint>& runs) const {
   PlanReport report = ReportOf(blueprint);
   if (machine.has_value()) report.prediction = PredictionOf(blueprint, *machine);
+  TellOfRuns(blueprint, runs, &report);
+  PredictRuns(blueprint, runs, &report);
   TellOfRanks(assignment, std::ssize(blueprint.request.lengths), 1, &report);
   return report;
 }
@@ -331,7 +336,9 @@ Result<int64_t> Engine::SessionTokens() const try {
 Result<PlanReport> Engine::Plan(const Workload& workload) const try {
   Result<Blueprint> blueprint = impl_->Draw(workload);
   if (!blueprint.ok()) return blueprint.status();
-  return impl_->Report(*blueprint);
+  const Result<std::vector<Blueprint>> runs = impl_->DrawRuns(workload, *blueprint);
+  if (!runs.ok()) return runs.status();
+  return impl_->Report(*blueprint, *runs);
 } catch (...) {
   return StatusOfException();
 }
@@ -349,7 +356,11 @@ Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phas
     }
     machine = &*impl_->quick;
   }
-  return PhaseSeconds(*machine, *blueprint, phase);
+  const Result<std::vector<Blueprint>> runs = impl_->DrawRuns(planned, *blueprint);
+  if (!runs.ok()) return runs.status();
+  double seconds = PhaseSeconds(*machine, *blueprint, phase);
+  for (const Blueprint& run : *runs) seconds += PhaseSeconds(*machine, run, phase);
+  return seconds;
 } catch (...) {
   return StatusOfException();
 }
@@ -376,10 +387,12 @@ ContextParts Engine::Impl::PartsOfContext(Communicator* communicator) {
 Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workload,
                                                            const Blueprint& blueprint,
                                                            SessionMeeting* meeting) {
-  const PlanReport report = Report(blueprint);
-  if (Status s = CheckRoom(ReportOf(blueprint)); !s.ok()) return s;
+  const Result<std::vector<Blueprint>> runs = DrawRuns(workload, blueprint);
+  if (!runs.ok()) return runs.status();
+  const PlanReport report = Report(blueprint, *runs), own = ReportOf(blueprint);
+  if (Status s = CheckRoom(own); !s.ok()) return s;
   if (Status s = FindFingerprint(); !s.ok()) return s;
-  if (Status s = MoveWeights(report); !s.ok()) return s;
+  if (Status s = MoveWeights(own); !s.ok()) return s;
   if (Status s = MoveDraft(); !s.ok()) return s;
   std::unique_ptr<kv::SessionClaim> taken;
   {
@@ -390,8 +403,8 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
   Communicator* communicator = nullptr;
   if (processes != nullptr) {
     communicator = &processes->communicator();
-  } else if (settings.ranks > 1) {
-    Result<std::unique_ptr<RankGroup>> connected = NewLocalGroup(settings.ranks, Gpus());
+  } else if (settings.all_ranks() > 1) {
+    Result<std::unique_ptr<RankGroup>> connected = NewLocalGroup(settings.all_ranks(), Gpus());
     if (!connected.ok()) return connected.status();
     group = std::move(*connected);
     communicator = &group->communicator(0);
@@ -405,7 +418,7 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
       Context::Impl::Create(parts, blueprint, report, std::move(taken));
   if (!made.ok()) return made.status();
   (*made)->group = std::move(group);
-  if (Status s = AddContexts(workload, blueprint, report, made->get()); !s.ok()) return s;
+  if (Status s = AddContexts(workload, blueprint, *runs, report, made->get()); !s.ok()) return s;
   return std::unique_ptr<Context>(new Context(std::move(*made)));
 }
 

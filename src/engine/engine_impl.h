@@ -92,6 +92,8 @@ struct Engine::Impl {
 
   // The model, or the shard of each rank, and what is told of it.
   Status LoadModel(const Settings& all, const std::string& folder);
+  // The same of ranks with a run of layers each.
+  Status LoadRuns(const Settings& all, const ModelConfig& config, const std::string& folder);
   // The pattern of streaming heads, or each rank's part of it.
   Status LoadPattern();
   // Reads the profiles of heads, and says which rank has which heads.
@@ -123,15 +125,20 @@ struct Engine::Impl {
   // The same under other settings.
   Result<Blueprint> DrawUnder(const Settings& given, const Workload& workload,
                               const plan::Plan* plan);
+  // Of ranks with a run of layers each those behind the first, which cut their caches as it does;
+  // of others none.
+  Result<std::vector<Blueprint>> DrawRuns(const Workload& workload, const Blueprint& first);
   // What a context of lossless pages becomes where some do not fit: of the same chunks and
   // segments, so that sums are taken in the same order.
   Result<PlainContext> DrawPlain(const Workload& workload, const plan::CacheChoice& cut);
   // Whether there is that: an encoding of its own belongs to a session, and to what is kept.
   bool MayGoOnPlain() const;
-  // Of the ranks in this process: what each may take of its GPU, and the GPUs; empty without.
+  // Of the ranks in this process: what each may take of its GPU, one with a run of layers its own,
+  // and the GPUs; empty without.
   int64_t SmallestDevice() const;
   std::vector<int> Gpus() const;
-  PlanReport Report(const Blueprint& blueprint) const;
+  // Of all ranks; `runs` are what DrawRuns says.
+  PlanReport Report(const Blueprint& blueprint, const std::vector<Blueprint>& runs) const;
   ContextParts PartsOfContext(Communicator* communicator);
   // The context of the model, or of the shards in this process.
   Result<std::unique_ptr<Context>> MakeContext(const Workload& workload, const Blueprint& blueprint,
@@ -143,7 +150,8 @@ struct Engine::Impl {
   // Whether all processes have the same model open; `engine` is null where this one has none.
   static Status CompareModels(ProcessGroup& group, Engine* engine);
   // The contexts of the other ranks in this process, beside the first one's.
-  Status AddContexts(const Workload& workload, const Blueprint& first, const PlanReport& report,
+  Status AddContexts(const Workload& workload, const Blueprint& first,
+                     const std::vector<Blueprint>& runs, const PlanReport& report,
                      Context::Impl* context);
   Budget* fast_budget() { return device_budget.has_value() ? &*device_budget : nullptr; }
 };

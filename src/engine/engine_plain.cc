@@ -10,7 +10,7 @@ namespace headway {
 
 bool Engine::Impl::MayGoOnPlain() const {
   const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
-  return codes != nullptr && *codes == Encoding::kLossless && settings.ranks == 1 &&
+  return codes != nullptr && *codes == Encoding::kLossless && settings.all_ranks() == 1 &&
          !settings.session.has_value() && !settings.eviction.evicts();
 }
 
@@ -32,7 +32,7 @@ Result<PlainContext> Engine::Impl::DrawPlain(const Workload& workload,
     return blueprint.status().Within(
         {"the numbers of some keys or values do not fit lossless pages, and without them "});
   }
-  PlanReport report = Report(*blueprint);
+  PlanReport report = Report(*blueprint, {});
   return PlainContext{std::move(*blueprint), std::move(report), &*plain};
 }
 

@@ -11,6 +11,7 @@
 #include "engine/eviction_settings.h"
 #include "engine/head_assignment.h"
 #include "engine/head_pattern.h"
+#include "engine/layer_ranks.h"
 #include "engine/open.h"
 #include "engine/orders.h"
 #include "engine/page_size.h"
@@ -75,6 +76,10 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   const Result<ModelConfig> config = ReadConfig(env, folder, all);
   if (!config.ok()) return config.status();
   FitPages(config->shape, &settings);
+  if (all.layer_ranks > 1) {
+    if (Status s = LoadRuns(all, *config, folder); !s.ok()) return s;
+    return CheckWeightForm(all, folder, *model);
+  }
   if (all.ranks == 1) {
     if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
     if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
@@ -120,6 +125,13 @@ Status Engine::Impl::LoadPattern() {
     pattern = std::move(*whole);
     return OkStatus();
   }
+  if (settings.layer_ranks > 1) {
+    pattern = PatternOfRun(*whole, model->config());
+    for (const std::unique_ptr<Impl>& rank : others) {
+      rank->pattern = PatternOfRun(*whole, rank->model->config());
+    }
+    return OkStatus();
+  }
   rank_patterns = PatternsOfRanks(*whole, heads, model->shape().kv_heads);
   pattern = rank_patterns[static_cast<size_t>(heads.rank)];
   for (const std::unique_ptr<Impl>& rank : others) {
@@ -144,13 +156,17 @@ std::vector<int> Engine::Impl::Gpus() const {
 }
 
 Status Engine::Impl::AddContexts(const Workload& workload, const Blueprint& first,
-                                 const PlanReport& report, Context::Impl* context) {
+                                 const std::vector<Blueprint>& runs, const PlanReport& report,
+                                 Context::Impl* context) {
   for (const std::unique_ptr<Impl>& rank : others) {
-    const Result<Blueprint> blueprint = rank->Draw(workload, &first.plan);
+    const size_t at = context->others.size();
+    const Result<Blueprint> blueprint =
+        runs.empty() ? rank->Draw(workload, &first.plan) : Result<Blueprint>(runs[at]);
     if (!blueprint.ok()) return blueprint.status();
-    if (Status s = rank->CheckRoom(ReportOf(*blueprint)); !s.ok()) return s;
-    if (Status s = rank->MoveWeights(report); !s.ok()) return s;
-    const auto index = static_cast<int>(context->others.size()) + 1;
+    const PlanReport own = ReportOf(*blueprint);
+    if (Status s = rank->CheckRoom(own); !s.ok()) return s;
+    if (Status s = rank->MoveWeights(own); !s.ok()) return s;
+    const auto index = static_cast<int>(at) + 1;
     ContextParts parts = rank->PartsOfContext(&context->group->communicator(index));
     parts.tokenizer = tokenizer.get();
     parts.chat = chat.get();
@@ -218,6 +234,7 @@ Engine::~Engine() {
 int Engine::threads() const {
   if (impl_->processes != nullptr) return impl_->all_threads;
   int threads = impl_->pool.threads();
+  if (impl_->settings.layer_ranks > 1) return threads;  // of each rank by turns
   for (const std::unique_ptr<Impl>& rank : impl_->others) threads += rank->pool.threads();
   return threads;
 }

@@ -95,7 +95,11 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
   const ModelShape& shape = context_.shape;
   context_.communicator = parts.communicator;
   context_.shared = parts.shared;
-  if (parts.communicator != nullptr) sums_.emplace(*parts.communicator, parts.lanes);
+  if (parts.communicator != nullptr && parts.by_layers) {
+    relay_.emplace(*parts.communicator, parts.compute);
+  } else if (parts.communicator != nullptr) {
+    sums_.emplace(*parts.communicator, parts.lanes);
+  }
   context_.awaits_lanes = sums_.has_value() || parts.weights != nullptr ||
                           parts.host.attention != nullptr ||
                           context_.format.encoding == Encoding::kLossless;
@@ -133,9 +137,11 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   batch_.Begin(inputs);
   for (const auto& path : paths_) path->BeginStep();
   // First what needs no pages: the device begins while the store prepares the step.
-  context_.model.Embed(context_.kernels, context_.compute, batch_.ids(), batch_.positions(),
-                       context_.act);
-  BeginLayer(0);
+  if (BeginsSteps()) {
+    context_.model.Embed(context_.kernels, context_.compute, batch_.ids(), batch_.positions(),
+                         context_.act);
+    BeginLayer(0);
+  }
   batch_.RopeAngles();
   turns_->Begin();
   if (Status s = BeginStep(inputs); !s.ok()) return s;
@@ -201,8 +207,13 @@ Result<bool> Executor::AllStop(const std::atomic<bool>* cancel) {
 }
 
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
+  const int64_t residual = batch_.tokens() * context_.shape.d_model;
+  // Reads for its layers are under way while other ranks compute.
+  if (relay_.has_value()) {
+    if (Status s = relay_->Receive(context_.act.x, residual); !s.ok()) return s;
+  }
   for (int layer = 0; layer < context_.shape.layers; ++layer) {
-    if (layer > 0) BeginLayer(layer);
+    if (layer > 0 || !BeginsSteps()) BeginLayer(layer);
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
     }
@@ -229,7 +240,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     }
     if (!batch_.wants_logits()) context_.compute.Record(*layer_done_[static_cast<size_t>(layer)]);
   }
-  return OkStatus();
+  if (!relay_.has_value()) return OkStatus();
+  return relay_->HandOn(context_.act.x, residual, batch_.wants_logits());
 }
 
 // What of a layer comes before its pages are touched. The lanes stay busy with one step's layers

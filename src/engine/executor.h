@@ -27,6 +27,7 @@
 #include "engine/step/board.h"
 #include "engine/step/far_mass.h"
 #include "engine/step/input.h"
+#include "engine/step/layer_relay.h"
 #include "engine/step/limits.h"
 #include "engine/step/logits.h"
 #include "engine/step/observed_queries.h"
@@ -56,7 +57,8 @@ struct ExecutorParts {
   HostOptions host = {};  // of the path `host`
   WeightStream* weights = nullptr;       // brings the layers that are not resident; null: all are
   Salience* salience = nullptr;          // of the path `salient`; null without it
-  Communicator* communicator = nullptr;  // of ranks that have shards; null: the model is whole
+  Communicator* communicator = nullptr;  // of ranks that share the model; null: it is whole
+  bool by_layers = false;                // these have a run of its layers each, else shards
   Demoted* demoted = nullptr;            // of the path `demoted`; null without it
   const SharedHeads* shared = nullptr;   // of which other ranks have a part; null: there are none
 };
@@ -121,6 +123,8 @@ class Executor {
   Status BeginStep(std::span<const StepInput> inputs);
   // Whether the first rank wishes to stop.
   Result<bool> AllStop(const std::atomic<bool>* cancel);
+  // Whether its layers begin with the model's first one.
+  bool BeginsSteps() const { return !relay_.has_value() || relay_->first(); }
   Status RunLayers(const std::atomic<bool>* cancel);
   void BeginLayer(int layer);
   void TakeRanges(int layer);
@@ -147,7 +151,8 @@ class Executor {
   bool takes_resident_ = false;                        // others than the last one to take ranges
   bool keep_x_ = false;                                // some of them wants X
   WeightStream* const weights_;                        // or null
-  std::optional<ResidualSums> sums_;                   // over the ranks, if there are several
+  std::optional<ResidualSums> sums_;                   // over the ranks, if these have shards
+  std::optional<LayerRelay> relay_;                    // the same, if these have runs of layers
   // [layers], behind each layer of the last step that came to it without logits.
   std::vector<std::unique_ptr<Event>> layer_done_;
   std::vector<SlabRange> ranges_;           // of the layer at hand

@@ -48,7 +48,7 @@ std::string FoundKey(const Settings& settings, const std::string& folder, const 
                      const Blueprint& blueprint) {
   const double steps = blueprint.plan.page_cache_steps;
   const bool kept = settings.found_shares == Settings::FoundShares::kKept &&
-                    settings.weights == Settings::Weights::kFromFiles && settings.ranks == 1;
+                    settings.weights == Settings::Weights::kFromFiles && settings.all_ranks() == 1;
   if (!kept || steps <= 0.0) return "";
   std::error_code error;
   const std::string place = std::filesystem::weakly_canonical(folder, error).string();

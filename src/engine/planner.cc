@@ -14,6 +14,7 @@
 #include "engine/found_shares.h"
 #include "engine/head_assignment.h"
 #include "engine/head_pattern.h"
+#include "engine/layer_ranks.h"
 #include "engine/measure.h"
 #include "engine/model_info.h"
 #include "engine/page_size.h"
@@ -130,6 +131,7 @@ struct Planning {
   std::optional<Shard> shard;
   std::optional<HeadAssignment> assignment;
   RankHeads heads;
+  std::vector<LayerRun> runs;  // of ranks that have a run of layers each; empty: there are none
   std::optional<DraftBasis> draft;
   Workload workload;
   // The machine whose times are predicted, and whether cuts are chosen for it: `run` would choose
@@ -187,6 +189,13 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   if (Status s = LoadShares(env, planning.model.config, &planning.settings); !s.ok()) return s;
   FitPages(planning.model.config.shape, &planning.settings);
   if (Status s = DescribeDraft(env, &planning); !s.ok()) return s;
+  if (planning.settings.layer_ranks > 1) {
+    // On devices that have as much memory.
+    const std::vector<int64_t> memory(static_cast<size_t>(planning.settings.layer_ranks), 1);
+    Result<std::vector<LayerRun>> runs = CutLayers(planning.model.config, memory);
+    if (!runs.ok()) return runs.status();
+    planning.runs = std::move(*runs);
+  }
   if (planning.settings.ranks > 1) {
     planning.assignment = AssignHeads(planning.model.config.shape, planning.settings);
     planning.heads = planning.assignment->Of(0);
@@ -206,13 +215,16 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
   return planning;
 }
 
-Result<Blueprint> Draw(Env& env, const Planning& planning) {
-  const Settings& settings = planning.settings;
+// Of the first rank, or of one with a run of layers; else `run` is null.
+Result<Blueprint> Draw(Env& env, const Planning& planning, const Settings& settings,
+                       const LayerRun* run) {
   const Shard* const shard = planning.shard.has_value() ? &*planning.shard : nullptr;
-  ModelConfig config = planning.model.config;
+  ModelConfig config = run == nullptr ? planning.model.config : run->config;
+  const WeightBytes weights = CountWeightBytes(config, run == nullptr ? shard : &run->shard);
   if (shard != nullptr) config.shape = ShardShape(config.shape, *shard);
   Result<kv::HeadPattern> pattern = LoadHeadPattern(env, settings, planning.model.config.shape);
   if (!pattern.ok()) return pattern.status();
+  if (run != nullptr) pattern = PatternOfRun(*pattern, config);
   std::vector<kv::HeadPattern> rank_patterns;
   if (shard != nullptr) {
     rank_patterns = PatternsOfRanks(*pattern, planning.heads, config.shape.kv_heads);
@@ -225,7 +237,7 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
   inputs.settings = &settings;
   inputs.config = &config;
   if (shard != nullptr) inputs.whole = &planning.model.config;
-  inputs.weights = CountWeightBytes(planning.model.config, shard);
+  inputs.weights = weights;
   inputs.pattern = &*pattern;
   inputs.session = &*session;
   if (shard != nullptr) {
@@ -260,6 +272,21 @@ Result<Blueprint> Draw(Env& env, const Planning& planning) {
     plan::Predict(blueprint->request, &blueprint->plan);
   }
   return blueprint;
+}
+
+// Of ranks with a run of layers each those behind the first; of others none.
+Result<std::vector<Blueprint>> DrawRuns(Env& env, const Planning& planning,
+                                        const Blueprint& first) {
+  std::vector<Blueprint> drawn;
+  for (size_t rank = 1; rank < planning.runs.size(); ++rank) {
+    const LayerRun& run = planning.runs[rank];
+    Settings own = SettingsOfRun(planning.settings, first.plan);
+    TakeRun(planning.model.config, run.config, &own);
+    Result<Blueprint> blueprint = Draw(env, planning, own, &run);
+    if (!blueprint.ok()) return blueprint.status();
+    drawn.push_back(std::move(*blueprint));
+  }
+  return drawn;
 }
 
 // What the user should know of a plan for this machine.
@@ -304,8 +331,13 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   for (int64_t& length : planning->workload.lengths) {
     length = length == 0 ? config.max_position : length;
   }
-  Result<Blueprint> blueprint = Draw(env, *planning);
+  const LayerRun* const first = planning->runs.empty() ? nullptr : planning->runs.data();
+  Settings of_first = planning->settings;
+  if (first != nullptr) TakeRun(config, first->config, &of_first);
+  Result<Blueprint> blueprint = Draw(env, *planning, of_first, first);
   if (!blueprint.ok()) return blueprint.status();
+  const Result<std::vector<Blueprint>> runs = DrawRuns(env, *planning, *blueprint);
+  if (!runs.ok()) return runs.status();
   ModelPlan result;
   if (!planning->model.notice.empty()) result.notices.push_back({planning->model.notice});
   result.info =
@@ -315,8 +347,10 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   result.lengths = planning->workload.lengths;
   result.plan = ReportOf(*blueprint);
   TellOfRanks(planning->assignment, std::ssize(planning->workload.lengths), nodes, &result.plan);
+  TellOfRuns(*blueprint, *runs, &result.plan);
   if (!planning->machine.has_value()) return result;
   result.plan.prediction = PredictionOf(*blueprint, *planning->machine);
+  PredictRuns(*blueprint, *runs, &result.plan);
   if (explain == Explain::kYes) {
     result.explain = plan::ExplainSpeed(blueprint->request, blueprint->plan);
   }

@@ -32,8 +32,8 @@ Status CheckRanks(const Settings& settings) {
   if (settings.ranks < 1 || settings.ranks > kMaxRanks) {
     return Wrong({Option::kTensorParallel, fmt::format(": 1 to {} ranks are possible", kMaxRanks)});
   }
-  if (settings.ranks == 1) return OkStatus();
-  const Result<std::string> device = DeviceOfRank(settings.target.device, 0, settings.ranks);
+  if (settings.all_ranks() == 1) return OkStatus();
+  const Result<std::string> device = DeviceOfRank(settings.target.device, 0, settings.all_ranks());
   if (!device.ok()) return device.status();
   if (SharesHeadGroups(settings) && settings.cut.head_group.value_or(1) != 1) {
     return Wrong({Option::kHeadGroup,
@@ -45,18 +45,21 @@ Status CheckRanks(const Settings& settings) {
 }
 
 Settings SettingsOfRank(const Settings& settings, int rank) {
-  const int ranks = settings.ranks;
+  const int ranks = settings.all_ranks();
   if (ranks == 1) return settings;
   Settings own = settings;
   const auto device = [&](int of) { return *DeviceOfRank(settings.target.device, of, ranks); };
   own.target.device = device(rank);
   own.gpu_ranks = 0;
   for (int other = 0; other < ranks; ++other) own.gpu_ranks += device(other) == device(rank);
-  const int threads = ThreadPool(settings.target.pool_threads()).threads();
   const int here = ranks / settings.nodes;
-  own.machine_threads = threads;
-  own.target.shares_every_core = !settings.target.threads.has_value();
-  own.target.threads = std::max(1, threads / here + (rank < threads % here ? 1 : 0));
+  // Ranks with a run of layers each compute by turns.
+  if (settings.ranks > 1) {
+    const int threads = ThreadPool(settings.target.pool_threads()).threads();
+    own.machine_threads = threads;
+    own.target.shares_every_core = !settings.target.threads.has_value();
+    own.target.threads = std::max(1, threads / here + (rank < threads % here ? 1 : 0));
+  }
   own.memory.kv = PartOf(settings.memory.kv, here);
   own.memory.host = PartOf(settings.memory.host, here);
   own.memory.disk = PartOf(settings.memory.disk, here);
@@ -155,13 +158,13 @@ void TellOfRanks(const std::optional<HeadAssignment>& assignment, int64_t sequen
 }
 
 Status OfRanks(const Settings& settings, const Status& error) {
-  const int ranks = settings.ranks;
+  const int ranks = settings.all_ranks();
   if (ranks == 1 || error.code() != StatusCode::kOutOfBudget) return error;
   return error.Within(
       {}, {fmt::format("; these are figures of each of {} ranks, which has 1/{} of what is given, "
                        "by ",
                        ranks, ranks / settings.nodes),
-           Option::kTensorParallel});
+           settings.ranks > 1 ? Option::kTensorParallel : Option::kLayersOver});
 }
 
 }  // namespace headway

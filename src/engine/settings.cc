@@ -10,6 +10,7 @@
 #include "engine/draft_settings.h"
 #include "engine/eviction_settings.h"
 #include "engine/head_assignment.h"
+#include "engine/layer_ranks.h"
 #include "engine/ranks.h"
 #include "engine/salience_settings.h"
 #include "engine/selection_settings.h"
@@ -253,11 +254,13 @@ Result<Settings> ReadSettings(const EngineOptions& given) {
   settings.alias_host_memory = MoreThan<int64_t>(options.alias_host_memory, 0);
   if (options.random_weights) settings.weights = Settings::Weights::kRandom;
   settings.ranks = options.tensor_parallel;
+  settings.layer_ranks = options.layers_over;
   Result<plan::AssignmentMethod> assignment = ReadAssignment(options);
   if (!assignment.ok()) return assignment.status();
   settings.assignment = *assignment;
   settings.assignment_copies = options.assignment_copies;
   settings.assignment_profile = Unless<std::string>(options.assignment_profile, "");
+  if (Status s = CheckLayerRanks(settings); !s.ok()) return s;
   if (Status s = CheckRanks(settings); !s.ok()) return s;
   if (Status s = ReadDrafts(options, &settings); !s.ok()) return s;
   return settings;

@@ -89,6 +89,7 @@ inline constexpr const char* kAutoPlacement = "auto";
 struct Settings {
   hardware::Target target;
   int ranks = 1;  // that share the model, of which an engine may be one
+  int layer_ranks = 1;  // of a run of its layers each, of which an engine may be one
   int nodes = 1;  // that these are on, as many on each; more than one in plans alone
   plan::AssignmentMethod assignment = plan::AssignmentMethod::kBalanced;
   int assignment_copies = 0;
@@ -131,6 +132,9 @@ struct Settings {
   std::optional<int64_t> alias_host_memory;
   enum class Weights { kFromFiles, kRandom };
   Weights weights = Weights::kFromFiles;
+
+  // Of either kind: only one of both is more than 1.
+  int all_ranks() const { return ranks * layer_ranks; }
 
   // Bytes of disk that pages and weights may take. A session's file is the disk tier, too: as large
   // as it must be unless the user bounds it.

@@ -213,4 +213,12 @@ Status ScaleRope(const RopeScaling& scaling, ModelConfig* config) {
   return OkStatus();
 }
 
+ModelConfig LayersOf(const ModelConfig& whole, int begin, int count) {
+  ModelConfig run = whole;
+  run.first_layer = whole.first_layer + begin;
+  run.shape.layers = count;
+  run.windows.assign(whole.windows.begin() + begin, whole.windows.begin() + begin + count);
+  return run;
+}
+
 }  // namespace headway

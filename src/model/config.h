@@ -35,6 +35,7 @@ struct ModelConfig {
   const arch::Family* family = &arch::kLlama;
   // shape.dtype is what config.json says (f32 if nothing); Model::Load puts the weights' in.
   ModelShape shape;
+  int first_layer = 0;  // of the files, where it is a run of a model's layers (LayersOf)
   float norm_eps = 1e-6f;
   bool layer_norm = false;   // LayerNorm instead of RMSNorm
   bool norm_affine = true;   // norms have weights, and LayerNorms biases
@@ -68,6 +69,9 @@ Result<ModelConfig> ParseModelConfig(
 
 // The same from a model folder.
 Result<ModelConfig> ReadModelConfig(Env& env, const std::string& folder);
+
+// The model of layers [begin, begin + count) alone.
+ModelConfig LayersOf(const ModelConfig& whole, int begin, int count);
 
 // Stretches rotary angles and the window, as if the configuration said so. kUnsupported where
 // nothing rotates, or angles are stretched already.

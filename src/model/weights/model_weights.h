@@ -109,7 +109,7 @@ class ModelWeights {
   }
   Status LoadVectors(std::span<const SourceTensor> tensors);
   Status LoadParts(arch::TensorId head);
-  Status Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool, const Shard* shard);
+  Status Draw(const ModelConfig& config, uint64_t seed, ThreadPool* pool, const Shard* shard);
   // Memory for weights on the host; `layer`: that Disown gives back.
   Result<std::byte*> Own(int64_t bytes, int layer);
   void Disown(int layer);

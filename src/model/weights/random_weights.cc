@@ -35,12 +35,13 @@ Result<std::unique_ptr<ModelWeights>> ModelWeights::Random(Env* env, const Model
   WeightTable table(config, program, /*source=*/nullptr);
   if (shard != nullptr) table.Cut(program, config.shape, *shard);
   std::unique_ptr<ModelWeights> weights(new ModelWeights(env, nullptr, std::move(table)));
-  if (Status s = weights->Draw(config.shape, seed, pool, shard); !s.ok()) return s;
+  if (Status s = weights->Draw(config, seed, pool, shard); !s.ok()) return s;
   return weights;
 }
 
-Status ModelWeights::Draw(const ModelShape& shape, uint64_t seed, ThreadPool* pool,
+Status ModelWeights::Draw(const ModelConfig& config, uint64_t seed, ThreadPool* pool,
                           const Shard* shard) {
+  const ModelShape& shape = config.shape;
   seed_ = seed;
   int64_t rest = 0;  // what is in no layer's block
   for (WeightPart& part : table_.parts()) {
@@ -62,7 +63,15 @@ Status ModelWeights::Draw(const ModelShape& shape, uint64_t seed, ThreadPool* po
 
   const NormalTable table(shape.dtype, kDeviation);
   headway::Random seeds(seed);
-  for (WeightPart& part : table_.parts()) {
+  int layer = kNoLayer;
+  std::vector<WeightPart>& parts = table_.parts();
+  for (WeightPart& part : parts) {
+    if (std::exchange(layer, part.layer) == kNoLayer && part.layer == 0) {
+      // A run of layers has the matrices that the whole model has there.
+      const int64_t of_layer =
+          std::ranges::count_if(parts, [](const WeightPart& p) { return p.layer == 0; });
+      for (int64_t i = 0; i < config.first_layer * of_layer; ++i) seeds.Next();
+    }
     uint64_t part_seed = seeds.Next();
     // Shards have other parts of a matrix, or all of it.
     const bool cut = part.count() < part.file_rows * part.file_columns || part.zero_rows > 0 ||

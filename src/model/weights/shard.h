@@ -21,6 +21,9 @@ struct Shard {
   Interval inner;  // of d_ff
   Interval vocab;  // rows of the head
   arch::SumRole role = arch::SumRole::kAlone;
+  // Whether it has the embedding, and what else makes the residual stream of tokens: not where
+  // layers before its own do. A head that is the embedding is there anyway.
+  bool embeds = true;
 };
 
 // The shards of as many ranks as there are lists of heads, [ranks][layers]; d_ff and the vocabulary

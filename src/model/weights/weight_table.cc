@@ -54,8 +54,9 @@ WeightTable::WeightTable(const ModelConfig& config, const arch::Program& program
                                std::make_move_iterator(parts_.end()));
   parts_.erase(behind, parts_.end());
   for (size_t i = 0; i < program.layers.size(); ++i) {
-    AddParts(program.layers[i].tensors, static_cast<int>(i),
-             fmt::format("{}{}{}.", prefix, program.layer_prefix, i));
+    const auto layer = static_cast<int>(i);
+    AddParts(program.layers[i].tensors, layer,
+             fmt::format("{}{}{}.", prefix, program.layer_prefix, config.first_layer + layer));
   }
   std::move(last.begin(), last.end(), std::back_inserter(parts_));
 }
@@ -87,7 +88,10 @@ void WeightTable::Cut(const arch::Program& program, const ModelShape& whole, con
   head_rows_ = shard.vocab;
   for (WeightPart& part : parts_) {
     if (IsBoth(part)) continue;  // rows of ids are looked up in it
-    HeldPart held = PartOf(SpecOf(program, part), whole, shard, part.layer);
+    const bool front = part.layer == kNoLayer && static_cast<size_t>(part.id) < program.front;
+    HeldPart held = front && !shard.embeds
+                        ? HeldPart{.columns = part.columns}
+                        : PartOf(SpecOf(program, part), whole, shard, part.layer);
     part.rows = held.rows();
     part.columns = held.columns;
     part.zero_rows = held.zero_rows;
