@@ -266,8 +266,9 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   work.weight_bytes = weight_steps * static_cast<double>(plan.streamed_weight_bytes);
   work.bus_bytes += work.weight_bytes;
   work.disk_bytes += weight_steps * static_cast<double>(plan.disk_weight_bytes);
-  const int gpus = OnGpu(flags) ? flags.model.engine.tensor_parallel : 1;
-  measured.floor_seconds = FloorSeconds(work, PeaksOfGpus(peaks, gpus));
+  const EngineOptions& options = flags.model.engine;  // runs of layers take chunks side by side
+  const int ranks = options.tensor_parallel * (flags.prefill ? options.layers_over : 1);
+  measured.floor_seconds = FloorSeconds(work, PeaksOfGpus(peaks, OnGpu(flags) ? ranks : 1));
   const Result<double> predicted =
       engine.PredictSeconds(reached, {measured.lengths, prefixes, flags.prefill ? 0 : flags.steps});
   if (predicted.ok()) measured.predicted_seconds = *predicted;

@@ -455,9 +455,10 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
           "of headway profile-heads --evict: what heads are expected to keep where --evict shares "
           "budgets out by each prompt; without it, --evict-profile")
       ->type_name("FILE");
-  AddText(app, compute, "--device", &engine.device,
-          "where to compute: cpu, cuda, or cuda:N for GPU N, with ranks from GPU N on; cuda:N,M,... "
-          "names the GPU of each rank")
+  AddText(
+      app, compute, "--device", &engine.device,
+      "where to compute: cpu, cuda, or cuda:N for GPU N, with ranks from GPU N on; cuda:N,M,... "
+      "names the GPU of each rank")
       ->type_name("NAME")
       ->default_str(engine.device);
   AddText(app, more_compute, "--machine", &engine.machine,

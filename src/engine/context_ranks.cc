@@ -207,10 +207,10 @@ Hooks Context::Impl::HooksOf(Impl& rank, const Hooks& hooks) {
 
 Status Context::Impl::CheckOneRank(const char* what) const {
   if (!shared()) return OkStatus();
-  return Status(StatusCode::kUnsupported,
-                Refusal{{std::string(what) + " is measured on one rank; leave out ",
-                         parts.settings->layer_ranks > 1 ? Option::kLayersOver
-                                                         : Option::kTensorParallel}});
+  return Status(
+      StatusCode::kUnsupported,
+      Refusal{{std::string(what) + " is measured on one rank; leave out ",
+               parts.settings->layer_ranks > 1 ? Option::kLayersOver : Option::kTensorParallel}});
 }
 
 }  // namespace headway

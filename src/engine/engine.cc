@@ -4,6 +4,7 @@
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -358,9 +359,14 @@ Result<double> Engine::PredictSeconds(const Workload& planned, const Phase& phas
   }
   const Result<std::vector<Blueprint>> runs = impl_->DrawRuns(planned, *blueprint);
   if (!runs.ok()) return runs.status();
-  double seconds = PhaseSeconds(*machine, *blueprint, phase);
-  for (const Blueprint& run : *runs) seconds += PhaseSeconds(*machine, run, phase);
-  return seconds;
+  std::vector<double> seconds = {PhaseSeconds(*machine, *blueprint, phase)};
+  for (const Blueprint& run : *runs) seconds.push_back(PhaseSeconds(*machine, run, phase));
+  if (seconds.size() == 1 || phase.decode_steps > 0) {
+    return std::reduce(seconds.begin(), seconds.end());
+  }
+  return PrefillOfRuns(*blueprint, seconds,
+                       std::reduce(phase.lengths.begin(), phase.lengths.end()) -
+                           std::reduce(phase.prefixes.begin(), phase.prefixes.end()));
 } catch (...) {
   return StatusOfException();
 }

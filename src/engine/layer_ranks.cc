@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <numeric>
 #include <string>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/head_set.h"
 #include "engine/ranks.h"
 #include "engine/report.h"
@@ -87,9 +87,9 @@ std::string RunsText(std::span<const int> layers) {
 
 Status CheckLayerRanks(const Settings& settings) {
   if (settings.layer_ranks < 1 || settings.layer_ranks > kMaxRanks) {
-    return Status(StatusCode::kInvalidArgument,
-                  Refusal{{Option::kLayersOver,
-                           fmt::format(": 1 to {} ranks are possible", kMaxRanks)}});
+    return Status(
+        StatusCode::kInvalidArgument,
+        Refusal{{Option::kLayersOver, fmt::format(": 1 to {} ranks are possible", kMaxRanks)}});
   }
   if (settings.layer_ranks == 1) return OkStatus();
   if (settings.ranks > 1) return Apart({Option::kTensorParallel});
@@ -103,16 +103,15 @@ Status CheckLayerRanks(const Settings& settings) {
   return OkStatus();
 }
 
-Result<std::vector<LayerRun>> CutLayers(const ModelConfig& whole,
-                                        std::span<const int64_t> memory) {
+Result<std::vector<LayerRun>> CutLayers(const ModelConfig& whole, std::span<const int64_t> memory) {
   const ModelShape& shape = whole.shape;
   const auto ranks = static_cast<int>(memory.size());
   const int most = std::min({shape.layers, shape.d_ff, shape.vocab});
   if (ranks > most) {
-    return Status(StatusCode::kInvalidArgument,
-                  Refusal{{Option::kLayersOver,
-                           fmt::format(" {}: this model has layers for {} ranks at most", ranks,
-                                       most)}});
+    return Status(
+        StatusCode::kInvalidArgument,
+        Refusal{{Option::kLayersOver,
+                 fmt::format(" {}: this model has layers for {} ranks at most", ranks, most)}});
   }
   const std::vector<HeadSet> heads(static_cast<size_t>(shape.layers), HeadSet::All(shape.kv_heads));
   std::vector<Shard> shards = CutShards(shape, std::vector(memory.size(), heads));
@@ -170,34 +169,46 @@ void TellOfRuns(const Blueprint& first, std::span<const Blueprint> others, PlanR
   }
   report->reasons.push_back(fmt::format(
       "{} ranks have layers {}, each with 1/{} of every budget but that of its GPU; a step goes "
-      "through them one behind the other; bytes are of all, reasons above the first one's",
+      "through them one behind the other; bytes are of all, the other reasons of the first",
       ranks, RunsText(report->layers_of_ranks), ranks));
+}
+
+double PrefillOfRuns(const Blueprint& first, std::span<const double> of_ranks, int64_t tokens) {
+  const double last = of_ranks.back();
+  const double before = std::accumulate(of_ranks.begin(), of_ranks.end(), -last);
+  // On devices of their own the last one computes a chunk beside the others, which are at the next.
+  if (!first.own_memory) return before + last;
+  const auto chunks =
+      static_cast<double>(CeilDiv(std::max<int64_t>(tokens, 1), first.plan.cache.chunk));
+  return std::max(before, last) + std::min(before, last) / chunks;
 }
 
 void PredictRuns(const Blueprint& first, std::span<const Blueprint> others, PlanReport* report) {
   if (others.empty()) return;
-  double before_last = first.plan.prefill.seconds, decode = first.plan.decode.seconds;
+  std::vector<double> prompts = {first.plan.prefill.seconds};
+  double decode = first.plan.decode.seconds;
+  int64_t tokens = 0;
   for (const Blueprint& other : others) {
     decode += other.plan.decode.seconds;
-    if (&other != &others.back()) before_last += other.plan.prefill.seconds;
+    prompts.push_back(other.plan.prefill.seconds);
   }
-  // On devices of their own the last one computes a chunk beside the others, which are at the next.
-  double prefill = before_last + others.back().plan.prefill.seconds;
-  if (first.own_memory) {
-    const double last = others.back().plan.prefill.seconds;
-    double chunks = 0.0;
-    for (const int64_t length : first.lengths) {
-      chunks += std::ceil(static_cast<double>(length) / static_cast<double>(first.plan.cache.chunk));
+  for (const int64_t length : first.lengths) tokens += length;
+  const double prefill = PrefillOfRuns(first, prompts, tokens);
+  const auto take = [&](double seconds, plan::StepTime plan::Plan::*time, PhasePrediction* phase) {
+    for (auto& [name, busy] : phase->lanes) {
+      for (const Blueprint& other : others) {
+        for (int lane = 0; lane < plan::kCostLanes; ++lane) {
+          if (name != plan::CostLaneName(static_cast<plan::CostLane>(lane))) continue;
+          busy += (other.plan.*time).busy[lane];
+        }
+      }
     }
-    prefill = std::max(before_last, last) + std::min(before_last, last) / std::max(1.0, chunks);
-  }
-  const auto take = [](double seconds, PhasePrediction* phase) {
     if (seconds <= 0.0) return;
     phase->tokens_per_second *= phase->seconds / seconds;
     phase->seconds = seconds;
   };
-  take(prefill, &report->prediction.prefill);
-  take(decode, &report->prediction.decode);
+  take(prefill, &plan::Plan::prefill, &report->prediction.prefill);
+  take(decode, &plan::Plan::decode, &report->prediction.decode);
 }
 
 }  // namespace headway

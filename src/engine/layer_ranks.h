@@ -29,8 +29,7 @@ struct LayerRun {
 
 // For ranks with so much memory each; where all have as much, runs are as long, the first ones by
 // one longer where they must differ. kInvalidArgument for more ranks than there are layers.
-Result<std::vector<LayerRun>> CutLayers(const ModelConfig& whole,
-                                        std::span<const int64_t> memory);
+Result<std::vector<LayerRun>> CutLayers(const ModelConfig& whole, std::span<const int64_t> memory);
 
 // The settings of a rank with this run, where those of all name layers.
 void TakeRun(const ModelConfig& whole, const ModelConfig& run, Settings* settings);
@@ -43,6 +42,8 @@ kv::HeadPattern PatternOfRun(const kv::HeadPattern& whole, const ModelConfig& ru
 
 // Makes the first rank's report one of all; `others` are the blueprints of those behind it.
 void TellOfRuns(const Blueprint& first, std::span<const Blueprint> others, PlanReport* report);
+// Of so many tokens of prompts, by what each rank takes for them.
+double PrefillOfRuns(const Blueprint& first, std::span<const double> of_ranks, int64_t tokens);
 // Of a report that has the first rank's prediction: steps go through all ranks.
 void PredictRuns(const Blueprint& first, std::span<const Blueprint> others, PlanReport* report);
 

@@ -251,7 +251,8 @@ Result<Blueprint> Draw(Env& env, const Planning& planning, const Settings& setti
   }
   if (planning.machine_chooses == Planning::Chooses::kYes)
     inputs.machine = &planning.machine->machine;
-  inputs.program_bytes = ProgramBytes(planning.model.has_tokenizer ? config.shape.vocab : 0);
+  const bool reads_text = planning.model.has_tokenizer && config.first_layer == 0;
+  inputs.program_bytes = ProgramBytes(reads_text ? config.shape.vocab : 0);
   const DraftBasis* const draft = planning.draft.has_value() ? &*planning.draft : nullptr;
   Result<Blueprint> blueprint = MakeBlueprints(inputs, draft, planning.workload);
   if (!blueprint.ok()) return OfRanks(settings, blueprint.status());

@@ -81,10 +81,10 @@ std::string Windows(const std::vector<int64_t>& windows) {
 std::string ConfigIdentity(const ModelConfig& config) {
   // Not the family, which `architecture` names, nor what bounds lengths (max_position), or decides
   // which tokens are asked for and when to stop. It is of whole models: of no run of layers.
-  const auto& [architecture, family, shape, first_layer, norm_eps, layer_norm, norm_affine, norm_behind,
-               final_norm, embed_width, qkv_bias, o_bias, mlp_bias, qk_norm, parallel_residual,
-               tanh_gelu, tied_embeddings, rope, windows, max_position, learned_positions, bos, eos,
-               generation] = config;
+  const auto& [architecture, family, shape, first_layer, norm_eps, layer_norm, norm_affine,
+               norm_behind, final_norm, embed_width, qkv_bias, o_bias, mlp_bias, qk_norm,
+               parallel_residual, tanh_gelu, tied_embeddings, rope, windows, max_position,
+               learned_positions, bos, eos, generation] = config;
   const arch::ConfigKeys& keys = family->keys;
   Lines lines;
   lines.Add("architectures", architecture);

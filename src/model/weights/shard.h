@@ -21,8 +21,8 @@ struct Shard {
   Interval inner;  // of d_ff
   Interval vocab;  // rows of the head
   arch::SumRole role = arch::SumRole::kAlone;
-  // Whether it has the embedding, and what else makes the residual stream of tokens: not where
-  // layers before its own do. A head that is the embedding is there anyway.
+  // Whether it has the tables of tokens and positions that the residual stream begins with: not
+  // where its layers follow others. One that is the head, too, is there anyway.
   bool embeds = true;
 };
 

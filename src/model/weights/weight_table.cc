@@ -88,8 +88,7 @@ void WeightTable::Cut(const arch::Program& program, const ModelShape& whole, con
   head_rows_ = shard.vocab;
   for (WeightPart& part : parts_) {
     if (IsBoth(part)) continue;  // rows of ids are looked up in it
-    const bool front = part.layer == kNoLayer && static_cast<size_t>(part.id) < program.front;
-    HeldPart held = front && !shard.embeds
+    HeldPart held = part.use == arch::Use::kRowTable && !shard.embeds
                         ? HeldPart{.columns = part.columns}
                         : PartOf(SpecOf(program, part), whole, shard, part.layer);
     part.rows = held.rows();
