@@ -100,6 +100,31 @@ TEST_F(Cli, PlansForAGpuThatIsNotHere) {
   EXPECT_LT(slow["prediction"]["decode"]["tokens_per_second"].get<double>(), 1.6);
 }
 
+// Two GPUs that have half of the layers each hold what one of this budget does not.
+TEST_F(Cli, PlansLayersOverGpus) {
+  const Args on = {"--machine", "h200", "--layers-over"};
+  const auto planned = [&](const char* ranks) {
+    Args args = on;
+    args.emplace_back(ranks);
+    return RunJson(PlanFor(args));
+  };
+  const Json one = planned("1"), two = planned("2");
+  EXPECT_FALSE(one.contains("layers_of_ranks"));
+  EXPECT_EQ(two["layers_of_ranks"], (Json{16, 16}));
+  EXPECT_EQ(two["kv_bytes"], one["kv_bytes"]);
+  EXPECT_GT(one["slabs"]["host"], 0);
+  EXPECT_EQ(two["slabs"]["host"], 0);
+  const auto rate = [](const Json& plan, const char* phase) {
+    return plan["prediction"][phase]["tokens_per_second"].get<double>();
+  };
+  EXPECT_GT(rate(two, "decode"), 3.0 * rate(one, "decode"));
+  EXPECT_GT(rate(two, "prefill"), 1.5 * rate(one, "prefill"));
+  ExpectFailure(PlanFor({"--machine", "h200", "--layers-over", "33"}), 1,
+                "--layers-over 33: this model has layers for 32 ranks at most");
+  ExpectFailure(PlanFor({"--machine", "h200", "--layers-over", "2", "--tp", "2"}), 1,
+                "--layers-over and --tp do not go together yet");
+}
+
 TEST_F(Cli, PlansSayWhereKeysCountThatAreScored) {
   const auto planned = [&](const Args& more) {
     Args args = {"--machine", "h200", "--policy", "infinitehip", "--reach", "on"};
