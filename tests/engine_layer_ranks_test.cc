@@ -15,7 +15,6 @@
 namespace headway {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 EngineOptions Over(int ranks, EngineOptions options = {}) {
@@ -69,24 +68,14 @@ struct Way {
 };
 
 // Every way in which layers attend, keep pages and have their weights.
-TEST(EngineLayerRanks, SayWhatOneDeviceSays) {
-  const TestDir dir;
-  const std::unique_ptr<Engine> engine = Open(kDemo);
-  const std::vector<TokenId> text = Quoting(*engine, 1100, 90);
-  const int layers = engine->info().layers;
-  const std::string pattern = dir.File("heads.tsv");
-  {
-    std::ofstream out(pattern);
-    const char* const lines[] = {"1\t1\t0\t0", "0\t1\t1\t1", "1\t0\t0\t1"};
-    for (int layer = 0; layer < layers; ++layer) out << lines[layer % 3] << "\n";
-  }
-  const Way ways[] = {
+std::vector<Way> Ways(const std::string& disk_path, const std::string& pattern) {
+  return {
       {"resident", [](EngineOptions*) {}},
       {"streamed", [](EngineOptions* o) { o->placement = "host-only"; }},
       {"disk",
-       [&](EngineOptions* o) {
+       [=](EngineOptions* o) {
          o->placement = "disk-only";
-         o->disk_path = dir.File("");
+         o->disk_path = disk_path;
          o->disk_memory = 64 * kMiB;
        }},
       {"recomputed",
@@ -103,7 +92,7 @@ TEST(EngineLayerRanks, SayWhatOneDeviceSays) {
       {"lossless", [](EngineOptions* o) { o->kv_encoding = "lossless"; }},
       {"streamed weights", [](EngineOptions* o) { o->gpu_layers = 3; }},
       {"streaming heads",
-       [&](EngineOptions* o) {
+       [=](EngineOptions* o) {
          o->head_pattern = pattern;
          o->sink_tokens = 16;
          o->recent_tokens = 200;
@@ -122,8 +111,29 @@ TEST(EngineLayerRanks, SayWhatOneDeviceSays) {
          o->hgca_window = 256;
        }},
       {"drafts", [](EngineOptions* o) { o->draft = "lookup"; }},
+      {"sparse drafts",
+       [](EngineOptions* o) {
+         o->draft = "sparse";
+         o->sparse_keys = 128;
+         o->sparse_sink = 64;
+         o->sparse_recent = 128;
+       }},
+      {"drafts of a model", [](EngineOptions* o) { o->draft = kDemo; }},
   };
-  for (const Way& way : ways) {
+}
+
+TEST(EngineLayerRanks, SayWhatOneDeviceSays) {
+  const TestDir dir;
+  const std::unique_ptr<Engine> engine = Open(kDemo);
+  const std::vector<TokenId> text = Quoting(*engine, 1100, 90);
+  const int layers = engine->info().layers;
+  const std::string pattern = dir.File("heads.tsv");
+  {
+    std::ofstream out(pattern);
+    const char* const lines[] = {"1\t1\t0\t0", "0\t1\t1\t1", "1\t0\t0\t1"};
+    for (int layer = 0; layer < layers; ++layer) out << lines[layer % 3] << "\n";
+  }
+  for (const Way& way : Ways(dir.File(""), pattern)) {
     SCOPED_TRACE(way.name);
     EngineOptions options;
     options.chunk = 256;
@@ -170,8 +180,8 @@ TEST(EngineLayerRanks, ServeBatches) {
   EXPECT_EQ(tokens[0], tokens[1]);
 }
 
-// What is drawn is one model's, whose layers differ.
-TEST(EngineLayerRanks, RandomWeightsAreOfOneModel) {
+// The same from run to run.
+TEST(EngineLayerRanks, RandomWeightsAreDrawnAgain) {
   EngineOptions options;
   options.random_weights = true;
   const std::vector<TokenId> text = Tokens(200, 160, 3);

@@ -7,7 +7,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
+#include <utility>
+#include <vector>
 
 #include "base/fault_env.h"
 #include "base/half.h"
@@ -350,6 +353,33 @@ TEST_F(ModelTest, PlacesActivationsApart) {
         end = begin + tokens * width * 4;
       }
       EXPECT_LE(end, 4096 + bytes);
+    }
+  }
+}
+
+// A run of layers is drawn as the whole model has it, each layer other than the one before.
+TEST_F(ModelTest, RandomRunsHaveTheLayersOfTheWhole) {
+  const ModelConfig config = LoadGood(kGolden + "qwen3-bf16")->config();
+  using Drawn = std::map<std::pair<int, arch::TensorId>, std::vector<std::byte>>;
+  const auto draw = [](const ModelConfig& of) {
+    Drawn drawn;
+    Result<std::unique_ptr<Model>> model = Model::Random(Env::Default(), of, 1, nullptr);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    for (const WeightPart& part : (*model)->weights().parts()) {
+      if (!part.InLayerBlock()) continue;
+      drawn[{of.first_layer + part.layer, part.id}].assign(part.on_host,
+                                                           part.on_host + part.bytes());
+    }
+    return drawn;
+  };
+  const Drawn whole = draw(config);
+  for (int begin = 0; begin < config.shape.layers; ++begin) {
+    const Drawn run = draw(LayersOf(config, begin, config.shape.layers - begin));
+    EXPECT_FALSE(run.empty());
+    for (const auto& [place, bytes] : run) {
+      EXPECT_EQ(bytes, whole.at(place)) << place.first << " " << place.second;
+      if (place.first == 0) continue;
+      EXPECT_NE(bytes, whole.at({place.first - 1, place.second}));
     }
   }
 }

@@ -55,7 +55,8 @@ class ModelWeights {
                                                     std::unique_ptr<WeightSource> source,
                                                     const Shard* shard);
   // Matrices of config.shape.dtype that depend on `seed` only; those of a shard are not parts of
-  // the whole model's, but for the embedding. `pool` and `shard` may be null.
+  // the whole model's, but for the embedding; those of a run's layers are. `pool` and `shard` may
+  // be null.
   static Result<std::unique_ptr<ModelWeights>> Random(Env* env, const ModelConfig& config,
                                                       const arch::Program& program, uint64_t seed,
                                                       ThreadPool* pool, const Shard* shard);

@@ -63,15 +63,10 @@ Status ModelWeights::Draw(const ModelConfig& config, uint64_t seed, ThreadPool* 
 
   const NormalTable table(shape.dtype, kDeviation);
   headway::Random seeds(seed);
-  int layer = kNoLayer;
-  std::vector<WeightPart>& parts = table_.parts();
-  for (WeightPart& part : parts) {
-    if (std::exchange(layer, part.layer) == kNoLayer && part.layer == 0) {
-      // A run of layers has the matrices that the whole model has there.
-      const int64_t of_layer =
-          std::ranges::count_if(parts, [](const WeightPart& p) { return p.layer == 0; });
-      for (int64_t i = 0; i < config.first_layer * of_layer; ++i) seeds.Next();
-    }
+  // A run of layers has the matrices that the whole model has there.
+  int64_t before = config.first_layer * std::ranges::count(table_.parts(), 0, &WeightPart::layer);
+  for (WeightPart& part : table_.parts()) {
+    for (; part.layer == 0 && before > 0; --before) seeds.Next();
     uint64_t part_seed = seeds.Next();
     // Shards have other parts of a matrix, or all of it.
     const bool cut = part.count() < part.file_rows * part.file_columns || part.zero_rows > 0 ||
