@@ -188,6 +188,7 @@ TEST(EngineApi, TheSmallestBudgetsDoAndLessDoesNot) {
 TEST(EngineApi, SketchesLieOnTheHostWhereTheDeviceHasNoRoomForThem) {
   EngineOptions options;
   options.selector = "pages";
+  options.sparse_from = 0;
   options.sparse_looks = 2;
   options.sparse_keys = 128;
   options.sparse_sink = 16;

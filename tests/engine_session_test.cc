@@ -233,6 +233,7 @@ TEST(EngineSession, ASessionGoesOnWithASelection) {
   const TestDir dir;
   EngineOptions selecting;
   selecting.selector = "pages";
+  selecting.sparse_from = 0;
   selecting.sparse_keys = 32;
   selecting.sparse_sink = 16;
   selecting.sparse_recent = 64;
@@ -288,6 +289,7 @@ TEST(EngineSession, BringingUpASessionIsToldOfAndCancelled) {
   ASSERT_TRUE((*context)->SaveSession().ok());
   context->reset();
   options.selector = "pages";
+  options.sparse_from = 0;
   options.sparse_keys = 32;
   engine = Open(kDemo, options);
   context = engine->NewContext({{1000}});

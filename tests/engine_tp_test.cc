@@ -291,6 +291,7 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
   quest.sparse_recent = 128;
   pages = quest;
   pages.selector = "pages";
+  pages.sparse_from = 0;
   reading = pages;
   reading.sparse_prefill = true;
   std::vector<std::pair<EngineOptions, bool>> all = {

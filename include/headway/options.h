@@ -131,7 +131,10 @@ struct EngineOptions {
   // are for several tokens, or prompts that are read so.
   double sparse_epsilon = 0.0;
   double sparse_delta = 0.05;
-  int sparse_block = 0;  // keys of a block, that divide a page; 0: 16; infinitehip 8, infllm 64
+  // Keys of a block, that divide a page; 0: 16, with infinitehip 8, with infllm 64; with pages on a
+  // GPU 32 or 64 where finer summaries would take so much memory that steps are predicted to be 1.5
+  // times as fast.
+  int sparse_block = 0;
   // infinitehip's stages before the last, which chooses sparse_keys in blocks: chunks of keys, and
   // the keys of those that survive. The first four layers and the last one choose hip_outer_keys
   // instead, unless these are 0.
@@ -155,9 +158,8 @@ struct EngineOptions {
   std::string sparse_sketches = "auto";
   // 2: whole pages have summaries, too. A search looks at these alone, and lists pages with eight
   // times the keys, among whose blocks each token chooses. Decode alone, with pages, quest and
-  // infllm. kSparseLevelsAuto: 2 where a GPU reads sequences that may have more than 650,000
-  // tokens, from where on that is faster, and nothing else is asked of looks and of tokens that
-  // share a choice; else 1.
+  // infllm. kSparseLevelsAuto: 2 on a GPU where that is predicted to be faster and nothing else is
+  // asked of looks and of tokens that share a choice; else 1.
   int sparse_levels = kSparseLevelsAuto;
   // Tokens of a sequence that one choice is for: the ones behind the first read the same keys,
   // unless a page of the cache is filled between.
@@ -167,8 +169,9 @@ struct EngineOptions {
   // of the cache is filled between. 1: every choice searches all keys. Selectors with summaries
   // only: pages, quest and infllm.
   int64_t sparse_candidates_refresh = 1;
-  // Sequences of up to so many tokens are read whole; kSparseFromAuto: as long as that is faster,
-  // by what the device is.
+  // Sequences of up to so many tokens are read whole; kSparseFromAuto: with pages as long as that is
+  // predicted to be as fast, without a machine's profile 4,096 on a CPU and 32,768 where a GPU
+  // holds all keys; with other selectors, which are for comparison, 0.
   int64_t sparse_from = kSparseFromAuto;
   // Bytes of a GPU's memory for copies of what was chosen of keys in host memory, so that it need
   // not cross the bus again. Of every size the answers are the same. kSparseCacheAuto: what some

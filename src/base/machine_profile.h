@@ -53,6 +53,7 @@ struct MachineProfile {
   // one, or those that have a list of a prompt. And where the keys' rotation is undone.
   Curve key_choice, turned_key_choice;
   double prompt_scores = 0.0;     // of a block for a pooled query, a second, with the lists
+  double listed_decode = 0.0;     // bytes a second of listed keys and values that a decode reads
   double listed_attention = 0.0;  // FLOP/s of a prompt's attention to listed blocks
   double moved_attention = 0.0;   // the same where these are rotated as they are attended to
   double launch_seconds = 0.0;    // from the end of one small kernel to the end of the next

@@ -171,6 +171,7 @@ int DivergenceCommand(const Args& args, Console& console) {
       kExamples);
   AddFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  ChooseAtAnyLength(&flags.model.engine);
   if (flags.tokens >= flags.text.context) {
     return WrongUsage(*app,
                       fmt::format("--tokens {} leaves nothing of a --context of {} to read before",

@@ -99,6 +99,7 @@ int FileCommand(const Args& args, Console& console) {
       kExamples);
   AddFileFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  ChooseAtAnyLength(&flags.ask.model.engine);
   if (std::string wrong = CheckAskFlags(flags.ask); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
   }

@@ -294,6 +294,11 @@ void AddTemplateFlag(CLI::App& app, const std::string& group, ChatOptions* optio
       ->type_name("JSON");
 }
 
+void ChooseAtAnyLength(EngineOptions* options) {
+  const bool selects = options->selector != EngineOptions{}.selector;
+  if (selects && options->sparse_from == kSparseFromAuto) options->sparse_from = 0;
+}
+
 Result<std::vector<Workload>> ParseWorkloads(const std::string& text, int64_t repeat) {
   std::vector<Workload> workloads;
   for (std::string_view batch : Split(text, ',')) {

@@ -80,6 +80,9 @@ struct ModelFlags {
   EngineOptions engine;
 };
 void AddModelFlags(CLI::App& app, ModelFlags* flags);
+// Of what evaluates a selection: unless the user says otherwise it chooses however short a text is,
+// also where reading all would be as fast.
+void ChooseAtAnyLength(EngineOptions* options);
 
 struct OutputFlags {
   bool json = false;

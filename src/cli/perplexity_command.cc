@@ -110,6 +110,7 @@ int PerplexityCommand(const Args& args, Console& console) {
              kExamples);
   AddPerplexityFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  ChooseAtAnyLength(&flags.model.engine);
   if (flags.compare && eval::ApproximationsOf(flags.model.engine).empty()) {
     return WrongUsage(*app, "--compare needs --kv-encoding or --head-pattern", console);
   }

@@ -62,6 +62,7 @@ Result<std::vector<Found>> Measure(const RecallFlags& flags, const std::string& 
   for (const std::string& selector : SplitAtCommas(flags.selectors)) {
     EngineOptions options = flags.model.engine;
     options.selector = selector;
+    ChooseAtAnyLength(&options);
     Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, options);
     if (!engine.ok()) return engine.status();
     const Result<EvalText> encoded = EncodeEvalText(flags.text, text, **engine);

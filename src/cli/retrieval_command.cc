@@ -147,6 +147,7 @@ int RetrievalCommand(const Args& args, Console& console) {
              kExamples);
   AddRetrievalFlags(*app, &flags);
   if (std::optional<int> status = Parse(*app, args, console)) return *status;
+  ChooseAtAnyLength(&flags.ask.model.engine);
   if (std::string wrong = CheckRetrievalFlags(*app, flags); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
   }

@@ -466,7 +466,7 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
     if (Status s = CheckInMemory(basis, *plan); !s.ok()) return s;
   }
   if (selection.selects() && !selection.reaches()) {
-    request->selection.from = ReadWhole(inputs, *plan);
+    request->selection.from = ReadWhole(inputs, *request, *plan);
     if (request->machine != nullptr && request->selection.from > 0) {
       plan::Predict(*request, &*plan);
     }

@@ -422,46 +422,6 @@ TEST(Blueprint, WhatDoesNotFitIntoTheWindowIsRefused) {
   EXPECT_EQ(chunk.OnCpu().status().code(), StatusCode::kInvalidArgument);
 }
 
-// In long contexts on GPUs, unless something else is asked for.
-TEST(Blueprint, PagesAreSearchedFirstWhereThatIsFaster) {
-  Subject subject = Selecting(2'000'000);
-  subject.settings.levels_by_length = true;
-  subject.length = 1'000'000;
-  const auto of = [](const Result<Blueprint>& blueprint) {
-    return blueprint->layout.executor.selection;
-  };
-  EXPECT_TRUE(of(subject.OnGpu()).searches_pages());
-  EXPECT_EQ(of(subject.OnGpu()).candidates_refresh, 1);
-  EXPECT_EQ(of(subject.OnGpu()).CandidatesAt(1000), 8 * 64);
-  EXPECT_FALSE(of(subject.OnCpu()).searches_pages());
-  Subject shorter = subject;
-  shorter.length = 500'000;
-  EXPECT_FALSE(of(shorter.OnGpu()).searches_pages());
-  for (const auto& change : std::vector<std::function<void(Settings&)>>{
-           [](Settings& s) { s.levels_by_length = false; },
-           [](Settings& s) { s.selection.refresh = 4; },
-           [](Settings& s) { s.selection.breadth = 8, s.selection.candidates_refresh = 2; },
-           [](Settings& s) { s.selection.summary.kind = SummaryKind::kMasses; },
-           [](Settings& s) { s.selection.summary.block_slots = s.cut.page_slots; }}) {
-    Subject other = subject;
-    change(other.settings);
-    EXPECT_FALSE(of(other.OnGpu()).searches_pages());
-  }
-}
-
-// A GPU that holds all keys reads short sequences whole.
-TEST(Blueprint, WhereAllKeysAreResidentShortSequencesAreReadWhole) {
-  const auto from = [](const Result<Blueprint>& blueprint) {
-    return blueprint->layout.executor.selection.from;
-  };
-  EXPECT_EQ(from(Selecting(2000).OnGpu()), 32768);
-  EXPECT_EQ(from(Selecting(2000).OnCpu()), 0);
-  Subject asked = Selecting(2000);
-  asked.settings.sparse_from = 500;
-  EXPECT_EQ(from(asked.OnGpu()), 500);
-  EXPECT_EQ(from(asked.OnCpu()), 500);
-}
-
 // Copies of what is chosen are for keys that lie behind a bus.
 TEST(Blueprint, APageCacheIsThereWhereKeysLieInHostMemory) {
   const auto cache = [](const Result<Blueprint>& blueprint) {

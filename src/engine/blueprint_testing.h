@@ -10,6 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "engine/blueprint.h"
+#include "engine/selection_choice.h"
 
 namespace headway {
 
@@ -23,14 +24,16 @@ struct Subject {
     BlueprintInputs inputs;
     inputs.settings = &settings;
     inputs.config = &config;
+    inputs.weights = weights;
     inputs.pattern = &pattern;
     inputs.backend = backend;
     inputs.kernels = &kernels;
     if (backend.own_memory) inputs.device_memory = backend.memory;
-    return MakeBlueprint(inputs, {{length}});
+    inputs.machine = machine;
+    return MakeFastestBlueprint(inputs, {{length}});
   }
   Result<Blueprint> OnGpu() const {
-    const PlannedBackend gpu = PlanGpuBackend(int64_t{80} << 30);
+    const PlannedBackend gpu = PlanGpuBackend(gpu_memory);
     return Draw(gpu.info, *gpu.sizes);
   }
   Result<Blueprint> OnCpu() const {
@@ -42,8 +45,11 @@ struct Subject {
 
   Settings settings;
   ModelConfig config;
+  WeightBytes weights;
   kv::HeadPattern pattern;
   int64_t length = 1000;
+  int64_t gpu_memory = int64_t{80} << 30;
+  const MachineProfile* machine = nullptr;
 };
 
 inline void ExpectUnsupported(const Result<Blueprint>& blueprint, const std::string& message) {

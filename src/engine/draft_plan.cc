@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "engine/selection_choice.h"
 #include "headway/refusal.h"
 
 namespace headway {
@@ -66,7 +67,7 @@ DraftBasis DraftBasisOf(const Settings& settings, const ModelConfig& config,
 
 Result<Blueprint> MakeBlueprints(BlueprintInputs inputs, const DraftBasis* draft,
                                  const Workload& workload) {
-  if (draft == nullptr) return MakeBlueprint(inputs, workload);
+  if (draft == nullptr) return MakeFastestBlueprint(inputs, workload);
   Result<Blueprint> drafting = MakeDraftBlueprint(inputs, *draft, workload);
   if (!drafting.ok()) return drafting;
   inputs.beside = BesideOf(*drafting);

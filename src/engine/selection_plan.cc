@@ -57,22 +57,6 @@ Status CheckChunks(const kv::SelectionPolicy& policy, const ModelConfig& config,
                     "one"});
 }
 
-// A policy that searches pages first where that is faster, and nothing else was asked of its looks.
-kv::SelectionPolicy WithLevels(const BlueprintInputs& inputs, int64_t longest) {
-  constexpr int64_t kFaster = 650'000;  // tokens (docs/BENCHMARKS.md)
-  const Settings& settings = *inputs.settings;
-  kv::SelectionPolicy policy = settings.selection;
-  const int page_slots = settings.cut.page_slots;
-  if (!settings.levels_by_length || !inputs.backend.own_memory || longest <= kFaster ||
-      !policy.lists_by_summaries() || policy.looks_twice() || policy.refresh > 1 ||
-      policy.summary.block_slots == page_slots) {
-    return policy;
-  }
-  policy.breadth = kv::SelectionPolicy::kTwoLooks;
-  policy.search_slots = page_slots;
-  return policy;
-}
-
 }  // namespace
 
 Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Workload& workload) {
@@ -81,7 +65,7 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   // At which queries score what lies far behind them; of 1,024 to 4,096 the first found most.
   constexpr int64_t kDistance = 1024;
   const int64_t longest = Longest(workload.lengths);
-  kv::SelectionPolicy policy = WithLevels(inputs, longest);
+  kv::SelectionPolicy policy = settings.selection;
   // What is verified is exact, and so keeps to the distances that the model has.
   if (!policy.selects() || policy.drafts() || settings.reach == Settings::Reach::kOff) {
     return policy;
@@ -127,12 +111,19 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   return policy;
 }
 
-int64_t ReadWhole(const BlueprintInputs& inputs, const plan::Plan& plan) {
-  constexpr int64_t kOnGpu = 32 * 1024;
-  if (inputs.settings->sparse_from.has_value()) return *inputs.settings->sparse_from;
-  if (inputs.settings->selection.drafts()) return 0;  // such a step would draft nothing
+int64_t ReadWhole(const BlueprintInputs& inputs, const plan::PlanRequest& request,
+                  const plan::Plan& plan) {
+  const Settings& settings = *inputs.settings;
+  if (settings.sparse_from.has_value()) return *settings.sparse_from;
+  if (settings.selection.drafts()) return 0;  // such a step would draft nothing
+  // Others are there to be compared, which they cannot where they do not choose.
+  if (settings.selection.summary.kind != SummaryKind::kMoments) return 0;
+  if (request.machine != nullptr) return plan::WholeUpTo(request, plan);
+  // Without a machine's speeds: measured (docs/BENCHMARKS.md, "Selection").
+  constexpr int64_t kOnGpu = 32 * 1024, kOnCpu = 4 * 1024;
+  if (!inputs.backend.own_memory) return kOnCpu;
   const bool resident = plan.slabs[1] == 0 && plan.slabs[2] == 0;
-  return inputs.backend.own_memory && resident ? kOnGpu : 0;
+  return resident ? kOnGpu : 0;
 }
 
 Status CheckReach(const kv::SelectionPolicy& policy, const plan::Plan& plan) {

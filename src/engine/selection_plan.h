@@ -29,9 +29,10 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
 // for one that has none.
 Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
                                             const LayoutBasis& basis);
-// Sequences of up to so many tokens are read whole under this plan: with all keys in a GPU's
-// memory, a step that reads them is faster than one that chooses.
-int64_t ReadWhole(const BlueprintInputs& inputs, const plan::Plan& plan);
+// Sequences of up to so many tokens are read whole under this plan, since a step that reads them is
+// as fast as one that chooses.
+int64_t ReadWhole(const BlueprintInputs& inputs, const plan::PlanRequest& request,
+                  const plan::Plan& plan);
 
 }  // namespace headway
 

@@ -398,7 +398,9 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   }
   if (Status s = ReadPrompts(options, &policy); !s.ok()) return s;
   settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);
-  settings->levels_by_length = !drafts && options.sparse_levels == kSparseLevelsAuto;
+  settings->levels_by_plan = !drafts && options.sparse_levels == kSparseLevelsAuto;
+  settings->blocks_by_plan =
+      !drafts && options.sparse_block == 0 && policy.summary.kind == SummaryKind::kMoments;
   settings->page_cache = MoreThan(options.sparse_cache, kSparseCacheAuto);
   policy.summary.block_slots = block;
   policy.keys = options.sparse_keys;

@@ -120,7 +120,8 @@ struct Settings {
   std::optional<RopeScaling> rope_scaling;  // absent: as the model is
   SelfExtend self_extend;                   // as it is for contexts that are longer than its window
   std::optional<int64_t> sparse_from;       // absent: as the device is
-  bool levels_by_length = false;            // the planner says when pages are searched first
+  bool levels_by_plan = false;              // the planner says whether pages are searched first
+  bool blocks_by_plan = false;              // and whether blocks have more keys
   std::optional<int64_t> page_cache;        // bytes; absent: the planner's choice
   enum class FoundShares { kKept, kNone };
   FoundShares found_shares = FoundShares::kKept;  // what a page cache finds (engine/found_shares)

@@ -66,6 +66,8 @@ const Field kFields[] = {
      /*optional=*/true},
     {"prompt_scores_per_second", "choosing keys in prefill", Unit::kScoresPerSecond, 1e5, 1e15,
      &MachineProfile::prompt_scores, nullptr, Size::kNone, /*optional=*/true},
+    {"listed_decode_bytes_per_second", "chosen keys in decode", Unit::kBytesPerSecond, kSlowest,
+     kFastest, &MachineProfile::listed_decode, nullptr, Size::kNone, /*optional=*/true},
     {"listed_attention_flops_per_second", "attention to chosen keys", Unit::kFlopsPerSecond, 1e8,
      1e18, &MachineProfile::listed_attention, nullptr, Size::kNone,
      /*optional=*/true},

@@ -50,6 +50,7 @@ TEST(ProfileJson, WritesWhatItReads) {
       machine.turned_key_choice = {{{1.0, 7e8}, {64.0, 2e8}}};
       machine.prompt_scores = 1e9;
       machine.read_in_place = 5e10;
+      machine.listed_decode = 3e10;
       machine.listed_attention = 2e14;
       machine.moved_attention = 1e14;
     }
@@ -65,6 +66,7 @@ TEST(ProfileJson, WritesWhatItReads) {
     EXPECT_EQ(again->disk_pieces.points, machine.disk_pieces.points);
     EXPECT_EQ(again->read_in_place, machine.read_in_place);
     EXPECT_EQ(again->prompt_scores, machine.prompt_scores);
+    EXPECT_EQ(again->listed_decode, machine.listed_decode);
     EXPECT_EQ(again->listed_attention, machine.listed_attention);
     EXPECT_EQ(again->moved_attention, machine.moved_attention);
     EXPECT_EQ(again->hardware, machine.hardware);

@@ -50,8 +50,8 @@ void ShareDevice(double ranks, MachineProfile* own) {
     Slow(curve, share);
   }
   for (double* rate :
-       {&own->device_read, &own->prompt_scores, &own->listed_attention, &own->moved_attention,
-        &own->both_directions, &own->read_in_place, &own->host_to_device_reading}) {
+       {&own->device_read, &own->prompt_scores, &own->listed_decode, &own->listed_attention,
+        &own->moved_attention, &own->both_directions, &own->read_in_place, &own->host_to_device_reading}) {
     *rate *= share;
   }
 }

@@ -23,14 +23,19 @@ Curve Faster(Curve curve, double factor) {
 }
 
 // "decode 3.2 instead of 2.9 tokens a second (+10 %)"; empty for what changes next to nothing.
-std::string Gain(const char* phase, double tokens, double before, double after) {
-  if (before <= 0.0 || after <= 0.0 || before / after < 1.0 + kWorthSaying) return "";
+std::string Change(const char* phase, double tokens, double before, double after) {
+  if (before <= 0.0 || after <= 0.0 || std::abs(before / after - 1.0) < kWorthSaying) return "";
   const auto rate = [tokens](double seconds) {
     const double value = tokens / seconds;
     return value < 1000.0 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value);
   };
-  return fmt::format("{} {} instead of {} tokens a second (+{:.0f} %)", phase, rate(after),
+  return fmt::format("{} {} instead of {} tokens a second ({:+.0f} %)", phase, rate(after),
                      rate(before), 100.0 * (before / after - 1.0));
+}
+
+// The same of what is faster; else empty.
+std::string Gain(const char* phase, double tokens, double before, double after) {
+  return after < before ? Change(phase, tokens, before, after) : "";
 }
 
 // What choosing keys is worth: the same plan, predicted with all keys.
@@ -46,9 +51,10 @@ std::string SaySelection(const PlanRequest& request, const Plan& plan) {
     const double read = CacheBytesRead(SubjectOf(of, plan.cache), request.lengths);
     return FormatBytes(std::llround(read / sequences));
   };
-  std::string gains = Gain("decode", sequences, exact.decode.seconds, plan.decode.seconds);
-  if (gains.empty()) gains = "decode no faster";
-  const std::string prefill = Gain("prefill", tokens, exact.prefill.seconds, plan.prefill.seconds);
+  std::string gains = Change("decode", sequences, exact.decode.seconds, plan.decode.seconds);
+  if (gains.empty()) gains = "decode as fast";
+  const std::string prefill =
+      Change("prefill", tokens, exact.prefill.seconds, plan.prefill.seconds);
   if (!prefill.empty()) gains += "; " + prefill;
   return "choosing keys, beside this plan with all of them: " + gains +
          "; a token of a decode reads " + bytes(request) + " instead of " + bytes(all) +

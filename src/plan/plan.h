@@ -266,6 +266,10 @@ void Predict(const PlanRequest& request, Plan* plan);
 StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, const Plan& plan,
                   const std::vector<int64_t>& lengths);
 
+// The longest sequences of which a decode step that reads all keys takes no longer than one that
+// chooses, by the request's machine: all, or none at 0.
+int64_t WholeUpTo(const PlanRequest& request, const Plan& plan);
+
 // What a plan does, as the cost model takes it, for sequences of these lengths.
 Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths);
 Subject SubjectOf(const PlanRequest& request, const CacheChoice& choice);

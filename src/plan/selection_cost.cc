@@ -49,7 +49,10 @@ double ChoiceSeconds(const MachineProfile& machine, const Subject& subject, doub
   };
   const double heads = subject.shape.kv_heads;
   const double search = look(heads * keys * selection.summary_bytes, machine.selection);
-  return search / selection.choices + look(heads * selection.candidate_bytes, machine.selection) +
+  const double candidates = look(heads * selection.candidate_bytes, machine.selection);
+  // Beside its bytes a list is read and a second one is made, as measured on an H200.
+  const double lists = candidates > 0.0 && machine.own_memory ? ChoiceLaunchSeconds(machine) : 0.0;
+  return search / selection.choices + candidates + lists +
          look(heads * selection.sketch_bytes - SketchBytesAway(machine, subject),
               machine.second_look) +
          SketchBusSeconds(machine, subject);

@@ -25,11 +25,11 @@ TEST(SelectionCost, AChoiceReadsSummariesAtItsOwnRate) {
   machine.second_look = {{{1.0, 1e10}}};
   EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 + 2e6 / 1e10, 1e-12);
   // One search of all summaries for four choices among the candidates', which take what as many
-  // bytes take of a search.
+  // bytes take of a search, and the launches of a choice.
   subject.selection.sketch_bytes = 0.0;
   subject.selection.candidate_bytes = 2e6;
   subject.selection.choices = 4.0;
-  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 / 4.0 + 2e6 / 1e11, 1e-12);
+  EXPECT_NEAR(ChoiceSeconds(machine, subject, 1e6), 10e6 / 1e11 / 4.0 + 2e6 / 1e11 + 5e-6, 1e-12);
 }
 
 // What is read of sketches in host memory comes by the bus, at the rate of reads in place.
@@ -403,11 +403,12 @@ TEST(SelectionCost, ExplainingSaysWhatChoosingIsWorth) {
               testing::EndsWith("a token of a decode reads 12.2 MiB instead of 128.0 MiB of "
                                 "the cache"));
   EXPECT_THAT(said(), testing::Not(testing::HasSubstr("prefill")));
-  // Where it takes longer, it is said to be no faster.
+  // It may take longer.
   machine.selection = {{{1.0, 1e6}}};
-  EXPECT_THAT(said(), testing::HasSubstr("decode no faster; a token"));
+  EXPECT_THAT(said(), testing::ContainsRegex("decode [0-9.]+ instead of [0-9.]+ tokens a second \\(-[0-9]+ %\\); a token"));
   // Sequences as short as these are read whole.
   request.selection.from = 20'000;
+  EXPECT_THAT(said(), testing::HasSubstr("decode as fast; a token"));
   EXPECT_THAT(said(), testing::EndsWith("128.0 MiB instead of 128.0 MiB of the cache"));
 }
 

@@ -1,0 +1,122 @@
+#include "engine/selection_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/blueprint_testing.h"
+#include "kv/policy/selection.h"
+#include "support/test_machines.h"
+
+namespace headway {
+namespace {
+
+// Llama-3-8B's shape under `--sparse --kv-encoding int8`, on an H200 or a CPU like its host.
+struct Choosing : Subject {
+  Choosing() : Subject(128) {
+    config.shape = {32, 4096, 32, 8, 128, 14336, 128256, DType::kBF16};
+    config.windows.clear();
+    weights = CountWeightBytes(config);
+    settings.selection.summary = {SummaryKind::kMoments, 16};
+    settings.selection.keys = 2048;
+    settings.selection.sink = 256;
+    settings.selection.recent = 1024;
+    settings.encoding = Encoding::kInt8;
+    settings.memory.host = int64_t{1} << 40;
+    settings.placement = kv::PlacementKind::kRecent;
+    settings.levels_by_plan = settings.blocks_by_plan = true;
+    machine = &h200;
+  }
+  Blueprint Made() const {
+    Result<Blueprint> blueprint = OnGpu();
+    EXPECT_TRUE(blueprint.ok()) << blueprint.status().message();
+    return blueprint.ok() ? *std::move(blueprint) : Blueprint{};
+  }
+  kv::SelectionPolicy Chosen() const { return Made().layout.executor.selection; }
+
+  MachineProfile h200 = plan::Shipped("h200");
+};
+
+// Where all summaries have room, pages are searched first if reading those of blocks takes longer.
+TEST(SelectionChoice, PagesAreSearchedFirstWhereThatIsFaster) {
+  Choosing subject;
+  subject.length = 1'000'000;
+  EXPECT_TRUE(subject.Chosen().searches_pages());
+  EXPECT_EQ(subject.Chosen().summary.block_slots, 16);
+  EXPECT_EQ(subject.Chosen().candidates_refresh, 1);
+  EXPECT_EQ(subject.Chosen().CandidatesAt(1'000'000), 8 * 2048);
+  Choosing shorter = subject;
+  shorter.length = 500'000;
+  EXPECT_FALSE(shorter.Chosen().searches_pages());
+  for (const auto& change : std::vector<std::function<void(Choosing&)>>{
+           [](Choosing& s) { s.settings.levels_by_plan = false; },
+           [](Choosing& s) { s.machine = nullptr; },
+           [](Choosing& s) { s.settings.selection.refresh = 4; },
+           [](Choosing& s) { s.settings.selection.summary.kind = SummaryKind::kMasses; },
+           [](Choosing& s) { s.settings.selection.summary.block_slots = s.settings.cut.page_slots; }}) {
+    Choosing other = subject;
+    change(other);
+    EXPECT_FALSE(other.Chosen().searches_pages());
+  }
+}
+
+// Finer summaries would take the room of weights, which then stream.
+TEST(SelectionChoice, BlocksAreCoarserWhereFinerOnesWouldNotFit) {
+  Choosing subject;
+  subject.length = 3'000'000;
+  subject.settings.encoding = Encoding::kInt4;
+  subject.gpu_memory = int64_t{24} << 30;
+  const Blueprint chosen = subject.Made();
+  EXPECT_EQ(chosen.layout.executor.selection.summary.block_slots, 64);
+  EXPECT_EQ(chosen.plan.streamed_weight_bytes, 0);
+  subject.settings.blocks_by_plan = false;
+  const Blueprint fine = subject.Made();
+  EXPECT_EQ(fine.layout.executor.selection.summary.block_slots, 16);
+  EXPECT_GT(fine.plan.streamed_weight_bytes, 0);
+  EXPECT_GT(fine.plan.decode.seconds, 1.5 * chosen.plan.decode.seconds);
+}
+
+// What the plan says of a step that reads all keys and of one that chooses.
+TEST(SelectionChoice, SequencesAreReadWholeAsLongAsThatIsAsFast) {
+  Choosing subject;
+  subject.length = 200'000;
+  const PlannedBackend gpu = PlanGpuBackend(subject.gpu_memory);  // which costs ask
+  const Blueprint blueprint = *subject.Draw(gpu.info, *gpu.sizes);
+  const int64_t from = blueprint.layout.executor.selection.from;
+  EXPECT_GT(from, 8'000);
+  EXPECT_LT(from, 64'000);
+  const auto seconds = [&](int64_t length, bool chooses) {
+    plan::PlanRequest request = blueprint.request;
+    request.selection.from = 0;
+    if (!chooses) request.selection = {};
+    return plan::DecodeAt(subject.h200, request, blueprint.plan, {length}).seconds;
+  };
+  EXPECT_LE(seconds(from, false), seconds(from, true));
+  EXPECT_GT(seconds(from + 1, false), seconds(from + 1, true));
+  // One that is shorter is never chosen of.
+  subject.length = from / 2;
+  EXPECT_EQ(subject.Made().layout.executor.selection.from, from / 2);
+  EXPECT_EQ(subject.Made().plan.decode.seconds, seconds(from / 2, false));
+}
+
+TEST(SelectionChoice, WhatIsReadWholeMayBeAskedForAndIsForPagesAlone) {
+  const auto from = [](const Result<Blueprint>& blueprint) {
+    return blueprint->layout.executor.selection.from;
+  };
+  Choosing subject;
+  subject.machine = nullptr;
+  EXPECT_EQ(from(subject.OnGpu()), 32768);
+  EXPECT_EQ(from(subject.OnCpu()), 4096);
+  Choosing quest = subject;
+  quest.settings.selection.summary.kind = SummaryKind::kBoxes;
+  EXPECT_EQ(from(quest.OnGpu()), 0);
+  EXPECT_EQ(from(quest.OnCpu()), 0);
+  subject.settings.sparse_from = 500;
+  EXPECT_EQ(from(subject.OnGpu()), 500);
+  EXPECT_EQ(from(subject.OnCpu()), 500);
+}
+
+}  // namespace
+}  // namespace headway
