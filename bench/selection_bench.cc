@@ -19,6 +19,8 @@
 //   cached    layer with pages on the host and a cache that holds nine tenths of what is listed
 //   cached/8  the same of eighth
 //
+// selection_bench_64 does the same with blocks of 64 keys instead of 16.
+//
 //   selection_bench [DEVICE [DEVICE_GB_S [HOST_GB_S]]]            by default cuda 3350 51
 #include <cstdlib>
 #include <memory>

@@ -28,11 +28,16 @@ namespace headway::bench {
 inline constexpr int kHeads = 8, kGroup = 4, kHeadDim = 128;
 inline constexpr int64_t kRows = int64_t{kHeads} * kGroup;
 inline constexpr int64_t kSegmentPages = 64;
-inline constexpr SummaryFormat kSummary = {
-    .kind = SummaryKind::kMoments, .block_slots = 16, .sketch = SketchKind::kTwoBits};
+#ifndef HEADWAY_BENCH_BLOCK
+#define HEADWAY_BENCH_BLOCK 16  // keys
+#endif
+inline constexpr SummaryFormat kSummary = {.kind = SummaryKind::kMoments,
+                                           .block_slots = HEADWAY_BENCH_BLOCK,
+                                           .sketch = SketchKind::kTwoBits};
 // Listed of a head, on average: far keys, and the first and last of the context.
 inline constexpr int64_t kFarKeys = 2048, kFirstKeys = 256, kLastKeys = 1024;
-inline constexpr SummaryFormat kOneLook = {.kind = SummaryKind::kMoments, .block_slots = 16};
+inline constexpr SummaryFormat kOneLook = {.kind = SummaryKind::kMoments,
+                                           .block_slots = HEADWAY_BENCH_BLOCK};
 // In front of blocks.
 inline constexpr int kRun = kDefaultPageSlots / kOneLook.block_slots;
 inline constexpr SummaryFormat kOfPages = {.kind = SummaryKind::kMoments,

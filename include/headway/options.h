@@ -169,8 +169,8 @@ struct EngineOptions {
   // of the cache is filled between. 1: every choice searches all keys. Selectors with summaries
   // only: pages, quest and infllm.
   int64_t sparse_candidates_refresh = 1;
-  // Sequences of up to so many tokens are read whole; kSparseFromAuto: with pages as long as that is
-  // predicted to be as fast, without a machine's profile 4,096 on a CPU and 32,768 where a GPU
+  // Sequences of up to so many tokens are read whole; kSparseFromAuto: with pages as long as that
+  // is predicted to be as fast, without a machine's profile 4,096 on a CPU and 32,768 where a GPU
   // holds all keys; with other selectors, which are for comparison, 0.
   int64_t sparse_from = kSparseFromAuto;
   // Bytes of a GPU's memory for copies of what was chosen of keys in host memory, so that it need

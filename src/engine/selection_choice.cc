@@ -1,5 +1,6 @@
 #include "engine/selection_choice.h"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -8,8 +9,8 @@
 namespace headway {
 namespace {
 
-// Times as fast as finer blocks, for which coarser ones are taken.
-constexpr double kWorthCoarser = 1.5;
+// Times as fast as blocks of half as many keys, for which coarser ones are taken.
+constexpr double kWorthDoubling = 1.07;
 constexpr int kCoarser[] = {32, 64};  // keys of a block
 
 // Those that a plan may have instead of the settings' own, the finest first.
@@ -39,6 +40,12 @@ std::vector<kv::SelectionPolicy> Others(const Settings& settings) {
   return others;
 }
 
+// Seconds of a decode step, and what coarser blocks must save.
+double CostOf(const Blueprint& blueprint) {
+  const int keys = blueprint.layout.executor.selection.summary.block_slots;
+  return blueprint.plan.decode.seconds * std::pow(kWorthDoubling, std::log2(keys));
+}
+
 }  // namespace
 
 Result<Blueprint> MakeFastestBlueprint(const BlueprintInputs& inputs, const Workload& workload) {
@@ -53,14 +60,7 @@ Result<Blueprint> MakeFastestBlueprint(const BlueprintInputs& inputs, const Work
   for (const kv::SelectionPolicy& policy : Others(*inputs.settings)) {
     settings.selection = policy;
     Result<Blueprint> other = MakeBlueprint(changed, workload);
-    if (!other.ok()) continue;
-    if (!best.ok()) {
-      best = std::move(other);
-      continue;
-    }
-    const int finer = best->layout.executor.selection.summary.block_slots;
-    const double worth = policy.summary.block_slots > finer ? kWorthCoarser : 1.0;
-    if (other->plan.decode.seconds * worth < best->plan.decode.seconds) best = std::move(other);
+    if (other.ok() && (!best.ok() || CostOf(*other) < CostOf(*best))) best = std::move(other);
   }
   return best;
 }

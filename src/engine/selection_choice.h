@@ -9,8 +9,8 @@ namespace headway {
 
 // MakeBlueprint, and on a GPU whose speeds are known with levels and blocks of summaries by which a
 // decode step is fastest, where the settings do not say which. Levels cost nothing in KL, so any
-// gain is taken; coarser blocks do (docs/decisions/selection.md, "Blocks"), and are for contexts
-// whose finer summaries would take the room of weights.
+// gain is taken; coarser blocks do within the trained window (docs/decisions/selection.md,
+// "Blocks"), and must be worth it.
 Result<Blueprint> MakeFastestBlueprint(const BlueprintInputs& inputs, const Workload& workload);
 
 }  // namespace headway

@@ -42,9 +42,9 @@ struct Choosing : Subject {
 // Where all summaries have room, pages are searched first if reading those of blocks takes longer.
 TEST(SelectionChoice, PagesAreSearchedFirstWhereThatIsFaster) {
   Choosing subject;
+  subject.settings.blocks_by_plan = false;
   subject.length = 1'000'000;
   EXPECT_TRUE(subject.Chosen().searches_pages());
-  EXPECT_EQ(subject.Chosen().summary.block_slots, 16);
   EXPECT_EQ(subject.Chosen().candidates_refresh, 1);
   EXPECT_EQ(subject.Chosen().CandidatesAt(1'000'000), 8 * 2048);
   Choosing shorter = subject;
@@ -55,15 +55,18 @@ TEST(SelectionChoice, PagesAreSearchedFirstWhereThatIsFaster) {
            [](Choosing& s) { s.machine = nullptr; },
            [](Choosing& s) { s.settings.selection.refresh = 4; },
            [](Choosing& s) { s.settings.selection.summary.kind = SummaryKind::kMasses; },
-           [](Choosing& s) { s.settings.selection.summary.block_slots = s.settings.cut.page_slots; }}) {
+           [](Choosing& s) {
+             s.settings.selection.summary.block_slots = s.settings.cut.page_slots;
+           }}) {
     Choosing other = subject;
     change(other);
     EXPECT_FALSE(other.Chosen().searches_pages());
   }
 }
 
-// Finer summaries would take the room of weights, which then stream.
-TEST(SelectionChoice, BlocksAreCoarserWhereFinerOnesWouldNotFit) {
+// Those of long contexts are most of what a choice reads. Finer ones may even take the room of
+// weights, which then stream.
+TEST(SelectionChoice, BlocksAreCoarserWhereThatIsMuchFaster) {
   Choosing subject;
   subject.length = 3'000'000;
   subject.settings.encoding = Encoding::kInt4;
@@ -71,6 +74,14 @@ TEST(SelectionChoice, BlocksAreCoarserWhereFinerOnesWouldNotFit) {
   const Blueprint chosen = subject.Made();
   EXPECT_EQ(chosen.layout.executor.selection.summary.block_slots, 64);
   EXPECT_EQ(chosen.plan.streamed_weight_bytes, 0);
+  for (const auto& [tokens, block] : {std::pair{128 << 10, 16}, {1 << 20, 64}}) {
+    Choosing other;
+    other.length = tokens;
+    other.gpu_memory = subject.gpu_memory;
+    EXPECT_EQ(other.Chosen().summary.block_slots, block) << tokens;
+    other.settings.blocks_by_plan = false;
+    EXPECT_EQ(other.Chosen().summary.block_slots, 16);
+  }
   subject.settings.blocks_by_plan = false;
   const Blueprint fine = subject.Made();
   EXPECT_EQ(fine.layout.executor.selection.summary.block_slots, 16);
@@ -93,11 +104,11 @@ TEST(SelectionChoice, SequencesAreReadWholeAsLongAsThatIsAsFast) {
     if (!chooses) request.selection = {};
     return plan::DecodeAt(subject.h200, request, blueprint.plan, {length}).seconds;
   };
-  EXPECT_LE(seconds(from, false), seconds(from, true));
-  EXPECT_GT(seconds(from + 1, false), seconds(from + 1, true));
+  EXPECT_LE(seconds(from - 1, false), seconds(from - 1, true));
+  EXPECT_GT(seconds(from, false), seconds(from, true));
   // One that is shorter is never chosen of.
   subject.length = from / 2;
-  EXPECT_EQ(subject.Made().layout.executor.selection.from, from / 2);
+  EXPECT_EQ(subject.Made().layout.executor.selection.from, from / 2 + 1);
   EXPECT_EQ(subject.Made().plan.decode.seconds, seconds(from / 2, false));
 }
 

@@ -98,7 +98,8 @@ class Measuring {
         4.0 * meter_.ListedKeys(keys) * static_cast<double>(tokens) * query_heads * sizes_.head_dim;
     machine_.listed_attention = flops / Take(meter_.ListedSeconds(tokens, keys, Pages::kDevice));
     machine_.moved_attention = flops / Take(meter_.ListedSeconds(tokens, keys, Pages::kMoved));
-    // A GPU's choices by keys take what reading them does, and so does its attention to chosen ones.
+    // A GPU's choices by keys take what reading them does, and so does its attention to chosen
+    // ones.
     const double bytes = meter_.ListedKeys(keys) * 4.0 * sizes_.heads * sizes_.head_dim;
     if (!machine_.own_memory) {
       machine_.listed_decode = bytes / Take(meter_.ListedSeconds(1, keys, Pages::kDevice));

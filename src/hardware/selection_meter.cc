@@ -207,7 +207,12 @@ Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pa
   if (pages == ListedPages::kMoved) {
     attend.move = {reinterpret_cast<const float*>(memory_->data()), sizes_.head_dim, keys};
   }
+  // On the device those of other layers between.
+  const int64_t turns =
+      host ? 1 : std::max<int64_t>(1, sizes_.weights * WeightBytes() / 2 / page_bytes);
+  int64_t turn = 0;
   return Seconds(*compute_, 4, [&](int) {
+    if (!host) selection.place.slab = memory_->data() + turn++ % turns * page_bytes;
     kernels_->AttendBlocks(*compute_, {DType::kBF16, kDefaultPageSlots, sizes_.head_dim}, kSummary,
                            sizes_.group, kScale, {&attend, 1});
   });

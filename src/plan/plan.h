@@ -266,8 +266,8 @@ void Predict(const PlanRequest& request, Plan* plan);
 StepTime DecodeAt(const MachineProfile& machine, const PlanRequest& request, const Plan& plan,
                   const std::vector<int64_t>& lengths);
 
-// The longest sequences of which a decode step that reads all keys takes no longer than one that
-// chooses, by the request's machine: all, or none at 0.
+// Behind fewer keys than this a decode step that reads all of them takes no longer than one that
+// chooses, by the request's machine (KeySelection::from).
 int64_t WholeUpTo(const PlanRequest& request, const Plan& plan);
 
 // What a plan does, as the cost model takes it, for sequences of these lengths.

@@ -38,14 +38,14 @@ int64_t WholeUpTo(const PlanRequest& request, const Plan& plan) {
     shorter.selection = std::move(chosen);
     return DecodeAt(*request.machine, shorter, then, shorter.lengths).seconds < whole;
   };
-  if (!chooses_faster(longest)) return longest;
+  if (!chooses_faster(longest)) return longest + 1;
   // What reading takes grows faster with a sequence than what choosing does.
   int64_t low = 0, high = longest;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (chooses_faster(middle) ? high : low) = middle;
   }
-  return low;
+  return low == 0 ? 0 : low + 1;
 }
 
 }  // namespace headway::plan

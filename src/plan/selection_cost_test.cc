@@ -405,7 +405,9 @@ TEST(SelectionCost, ExplainingSaysWhatChoosingIsWorth) {
   EXPECT_THAT(said(), testing::Not(testing::HasSubstr("prefill")));
   // It may take longer.
   machine.selection = {{{1.0, 1e6}}};
-  EXPECT_THAT(said(), testing::ContainsRegex("decode [0-9.]+ instead of [0-9.]+ tokens a second \\(-[0-9]+ %\\); a token"));
+  EXPECT_THAT(said(),
+              testing::ContainsRegex(
+                  "decode [0-9.]+ instead of [0-9.]+ tokens a second \\(-[0-9]+ %\\); a token"));
   // Sequences as short as these are read whole.
   request.selection.from = 20'000;
   EXPECT_THAT(said(), testing::HasSubstr("decode as fast; a token"));
