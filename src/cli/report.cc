@@ -149,6 +149,30 @@ void SayCut(const PlanReport& plan, Console& console) {
   if (!plan.cut_notice.empty()) console.Say("headway: note: " + Worded(plan.cut_notice));
 }
 
+std::string SelectionLine(const PlanReport& plan) {
+  if (!plan.selection.has_value()) return "";
+  const SelectionReport& selection = *plan.selection;
+  if (selection.whole >= selection.length && !selection.reach) {
+    return fmt::format("selection {}: exact, since all keys of up to {} tokens are read",
+                       selection.selector, FormatCount(selection.length));
+  }
+  const auto always = selection.sink + selection.recent;
+  std::string keys = FormatCount(std::min(always + selection.keys, selection.length));
+  if (selection.top_p > 0.0) {
+    keys = FormatCount(always + selection.least) + " to " + keys;
+  } else if (selection.epsilon > 0.0) {
+    keys += " or more";
+  }
+  const std::string from =
+      selection.reach ? "" : fmt::format(" from {} tokens on", FormatCount(selection.whole + 1));
+  return fmt::format(
+      "selection {}: approximate{}, where a head attends to {} keys of {} and to no others; "
+      "prompts "
+      "are read {}",
+      selection.selector, from, keys, FormatCount(selection.length),
+      selection.prompts ? "so, too" : "exactly");
+}
+
 std::string EvictionLine(const PlanReport& plan) {
   if (!plan.eviction.has_value()) return "";
   const EvictionReport& eviction = *plan.eviction;
@@ -185,6 +209,16 @@ std::string SalienceLine(const PlanReport& plan) {
   return fmt::format(
       "hgca      {} last tokens, and at most {:.4g} % of those before, {}; on the {}{}",
       FormatCount(salience.window), 100.0 * salience.most, chosen, where, bound);
+}
+
+std::vector<std::string> ApproximationLines(const PlanReport& plan) {
+  std::vector<std::string> lines = {SelectionLine(plan), EvictionLine(plan), SalienceLine(plan)};
+  std::erase(lines, "");
+  return lines;
+}
+
+void SayApproximations(const PlanReport& plan, Console& console) {
+  for (const std::string& line : ApproximationLines(plan)) console.Say(line);
 }
 
 Json TimingsJson(const Timings& timings) {
@@ -316,7 +350,9 @@ Json PlanJson(const PlanReport& plan) {
                          {"reach", plan.selection->reach},
                          {"reach_positions", plan.selection->reach_positions},
                          {"hip_positions", plan.selection->hip_positions},
-                         {"from", plan.selection->from}};
+                         {"from", plan.selection->from},
+                         {"length", plan.selection->length},
+                         {"whole", plan.selection->whole}};
   }
   if (plan.page_cache.has_value()) {
     const PageCacheReport& cache = *plan.page_cache;
