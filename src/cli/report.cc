@@ -64,6 +64,11 @@ double FoundShare(const PageCacheReads& reads) {
   return static_cast<double>(reads.found) / static_cast<double>(std::max<int64_t>(reads.all(), 1));
 }
 
+double ListedEach(const ListedBlocks& listed) {
+  return static_cast<double>(listed.blocks) /
+         static_cast<double>(std::max<int64_t>(listed.lists, 1));
+}
+
 double ReadAllShare(const BoundedHeads& bounded) {
   return static_cast<double>(bounded.read_all) /
          static_cast<double>(std::max<int64_t>(bounded.heads, 1));
@@ -96,6 +101,11 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   if (timings.host_share > 0.0) {
     lines.push_back(fmt::format("          the CPU attended to {:.1f} % of what host memory holds",
                                 100.0 * timings.host_share));
+  }
+  if (const ListedBlocks& listed = timings.listed; listed.lists > 0) {
+    lines.push_back(fmt::format(
+        "          {:.1f} of {:.1f} blocks were chosen for a layer and head", ListedEach(listed),
+        static_cast<double>(listed.among) / static_cast<double>(listed.lists)));
   }
   if (timings.page_cache.all() > 0) {
     lines.push_back(
@@ -233,6 +243,7 @@ Json TimingsJson(const Timings& timings) {
       {"host_share", timings.host_share},
       {"drafted_tokens", timings.drafted_tokens},
       {"accepted_drafts", timings.accepted_drafts},
+      {"listed_blocks", ListedJson(timings.listed)},
       {"page_cache", PageCacheJson(timings.page_cache)},
       {"disk_pages", DiskPagesJson(timings.disk_pages)},
       {"demoted", DemotedJson(timings.demoted)},
@@ -249,6 +260,13 @@ Json PageCacheJson(const PageCacheReads& reads) {
 
 Json DiskPagesJson(const DiskPageReads& reads) {
   return {{"found", reads.found}, {"read", reads.read}, {"bytes", reads.bytes}};
+}
+
+Json ListedJson(const ListedBlocks& listed) {
+  return {{"lists", listed.lists},
+          {"blocks", listed.blocks},
+          {"among", listed.among},
+          {"blocks_of_a_list", ListedEach(listed)}};
 }
 
 Json DemotedJson(const DemotedReads& reads) {

@@ -64,6 +64,8 @@ TierUse TiersOf(const Context& context);
 
 // Of all reads.
 double FoundShare(const PageCacheReads& reads);
+// Blocks of a list.
+double ListedEach(const ListedBlocks& listed);
 // Of all heads.
 double ReadAllShare(const BoundedHeads& bounded);
 
@@ -74,6 +76,7 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
 Json TimingsJson(const Timings& timings);
 Json PageCacheJson(const PageCacheReads& reads);
 Json DiskPagesJson(const DiskPageReads& reads);
+Json ListedJson(const ListedBlocks& listed);
 Json DemotedJson(const DemotedReads& reads);
 Json BoundedJson(const BoundedHeads& bounded);
 Json TiersJson(const TierUse& tiers);

@@ -119,6 +119,14 @@ TEST(Selection, IsSaidToBeApproximateWhereItIs) {
   EXPECT_THAT(SelectionLine(plan), HasSubstr("selection pages: approximate, where a head"));
 }
 
+TEST(Json, HasHowManyBlocksWereListed) {
+  Timings timings;
+  EXPECT_EQ(TimingsJson(timings)["listed_blocks"]["blocks_of_a_list"], 0.0);
+  timings.listed = {.lists = 8, .blocks = 100, .among = 400};
+  EXPECT_EQ(TimingsJson(timings)["listed_blocks"],
+            Json({{"lists", 8}, {"blocks", 100}, {"among", 400}, {"blocks_of_a_list", 12.5}}));
+}
+
 TEST(Eviction, IsSaidInWordsAndAsJson) {
   PlanReport plan;
   EXPECT_EQ(EvictionLine(plan), "");

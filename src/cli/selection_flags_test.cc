@@ -90,10 +90,14 @@ TEST(SelectionFlags, RunsSayThatAnswersAreApproximate) {
   EXPECT_EQ(ran.status, kExitDone) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("selection quest: approximate from 193 tokens on, where a head "
                                  "attends to 192 keys of "));
+  // Four of the sink, four that are chosen, and three of recent keys, the others of which are in
+  // the open page.
+  EXPECT_THAT(ran.err, HasSubstr(" 11.0 of 24.0 blocks"));
   const Ran json = RunWith(With(kFewKeys, {"--selector", "quest", "--json"}));
   EXPECT_EQ(json.status, kExitDone) << json.err;
   const Json parsed = Json::parse(json.out);
   EXPECT_EQ(parsed["plan"]["selection"]["whole"], 192);
+  EXPECT_EQ(parsed["timings"]["listed_blocks"]["blocks_of_a_list"], 11.0);
   // What the budget holds is exact, as are drafts that are verified.
   EXPECT_THAT(RunWith({"--sparse"}).err, HasSubstr("selection pages: exact, since"));
   EXPECT_THAT(RunWith(With(kFewKeys, {"--draft", "sparse"})).err, Not(HasSubstr("selection ")));
