@@ -13,8 +13,9 @@
 namespace headway {
 
 struct ListedCount {
-  ListedBlocks known;            // but for the blocks of lists whose lengths are not
-  uint64_t* by_worth = nullptr;  // these, in device memory that was 0; null: there are no such lists
+  ListedBlocks known;  // but for the blocks of lists whose lengths are not
+  uint64_t* by_worth =
+      nullptr;  // these, in device memory that was 0; null: there are no such lists
 
   // What is about to be selected, which is told where to count if its budget does not say.
   void Count(SelectItem* select) {
