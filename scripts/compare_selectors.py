@@ -38,6 +38,17 @@ def ask(options, arguments):
                     "--tasks", options.tasks, "--seed", str(options.seed), *arguments])["score"]
 
 
+def without_selection(arguments):
+    """The same but for flags of selection, and their values: exact runs refuse them."""
+    left, skipping = [], False
+    for argument in arguments:
+        if argument.startswith("--"):
+            skipping = argument.startswith(("--sparse", "--hip-"))
+        if not skipping:
+            left.append(argument)
+    return left
+
+
 class Budget:
     """A share of the keys, 1/`share`, or with a `top_p` at most that."""
 
@@ -228,7 +239,8 @@ def read_options():
 
 def main():
     options = read_options()
-    exact_score = ask(options, []) if options.lines else None
+    exact_options = argparse.Namespace(**{**vars(options), "more": without_selection(options.more)})
+    exact_score = ask(exact_options, []) if options.lines else None
     cells = columns(options, exact_score)
     print("| selector | keys read | " + " | ".join(heading for heading, _ in cells) + " |")
     print("|---" * (2 + len(cells)) + "|")

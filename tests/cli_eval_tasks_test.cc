@@ -130,6 +130,11 @@ TEST_F(Cli, RecallIsTheShareOfFarAttentionThatListsHold) {
   EXPECT_LE(quest["recall"], quest["oracle_of_head"]);
   EXPECT_EQ(pages["far_attention"], quest["far_attention"]);
   EXPECT_GT(measure({"--sparse-keys", "160"})["selectors"][0]["recall"], pages["recall"]);
+  // What infinitehip alone reads is no hindrance to the others.
+  EXPECT_EQ(measure({"--sparse-keys", "64", "--selectors", "pages,infinitehip", "--hip-outer-keys",
+                     "0", "--hip-stages", "64:128"})["selectors"]
+                .size(),
+            2u);
   // A budget that holds all keys leaves out nothing.
   EXPECT_EQ(measure({"--sparse-keys", "600"})["selectors"][0]["recall"], 1.0);
 

@@ -139,7 +139,7 @@ TEST_F(Cli, PlansSayWhereKeysCountThatAreScored) {
   EXPECT_EQ(one["selection"]["hip_positions"], "one");
   EXPECT_THAT(reason(one), HasSubstr("chosen at one distance"));
   ExpectFailure(PlanFor({"--sparse", "--hip-positions", "chunk"}), 1,
-                "--hip-positions: only infinitehip scores keys at positions");
+                "--hip-positions: only infinitehip reads it");
 }
 
 // Ranks wait for each other's sums, longer where these cross a network; each of four GPUs is faster

@@ -24,6 +24,7 @@ class Drafts : public ::testing::TestWithParam<std::string> {
     options.draft = GetParam();
     // The cache of the model that drafts is there, too.
     if (model() && options.kv_memory < kNoLimit) options.kv_memory += int64_t{32} << 20;
+    if (!sparse()) return options;
     options.sparse_keys = 96;
     options.sparse_sink = 16;
     options.sparse_recent = 48;

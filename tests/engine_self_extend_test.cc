@@ -265,8 +265,11 @@ TEST(SelfExtendTest, ASessionGoesOnAtTheSamePositionsOnly) {
   const auto notice_of = [&](const std::string& positions, const std::string& selector) {
     extended.options.self_extend = positions;
     extended.options.selector = selector;
-    extended.options.sparse_keys = extended.options.sparse_recent = 64;
-    extended.options.sparse_sink = 16;
+    const EngineOptions absent;
+    const bool selects = selector != absent.selector;
+    extended.options.sparse_keys = selects ? 64 : absent.sparse_keys;
+    extended.options.sparse_recent = selects ? 64 : absent.sparse_recent;
+    extended.options.sparse_sink = selects ? 16 : absent.sparse_sink;
     const Generation other = Generated(extended.Make(), request);
     EXPECT_EQ(other.reused_tokens, 0);
     return other.notices.empty() ? "" : other.notices[0];

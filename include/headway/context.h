@@ -80,6 +80,16 @@ struct DiskPageReads {
   int64_t bytes = 0;  // of those
 };
 
+// Lists of blocks of closed pages that decode steps made, where they choose among their keys
+// (EngineOptions::selector, or draft "sparse"); one is of a step, a layer and a KV head. Steps that
+// read all keys make none, nor do those that read an earlier one's, nor prompts. Of several ranks
+// those of the first.
+struct ListedBlocks {
+  int64_t lists = 0;
+  int64_t blocks = 0;  // in all of them: those that were chosen, of the sink and of recent keys
+  int64_t among = 0;   // that there were for all of them
+};
+
 // Steps of sequences that read of what heads let go of their prompts (EngineOptions::evicted).
 struct DemotedReads {
   int64_t steps = 0;
@@ -108,6 +118,7 @@ struct Timings {
   DiskPageReads disk_pages = {};  // likewise
   DemotedReads demoted = {};      // since the Context was made
   BoundedHeads bounded = {};      // likewise
+  ListedBlocks listed = {};       // likewise; to count them, timings() may wait for the GPU
 };
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.

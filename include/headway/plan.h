@@ -77,6 +77,11 @@ struct SelectionReport {
   std::string reach_positions = "streamingllm";  // where far keys count there
   std::string hip_positions;  // and while infinitehip scores them, which alone has such positions
   int64_t from = 0;           // sequences of up to so many tokens are read whole
+  int64_t length = 0;         // of the longest sequence
+  // Sequences of up to so many tokens are read whole, since that is asked for or the budget of
+  // every layer holds all of their keys; length: all are. Beyond the trained window keys are moved
+  // all the same.
+  int64_t whole = 0;
   // Of the longest sequence, the share of its keys that is read at its end, at least with an
   // epsilon; 1: it is exact.
   double share = 1.0;

@@ -472,9 +472,9 @@ int Bench(BenchFlags flags, const Args& args, Console& console) {
   const std::vector<Workload> workloads = *ParseWorkloads(flags.context, flags.batch);
   for (const Workload& workload : workloads) {
     // Before an hour of measuring, not behind it.
-    if (Result<PlanReport> plan = (*engine)->Plan(Reached(flags, workload)); !plan.ok()) {
-      return console.Fail(plan.status());
-    }
+    const Result<PlanReport> plan = (*engine)->Plan(Reached(flags, workload));
+    if (!plan.ok()) return console.Fail(plan.status());
+    SayApproximations(*plan, console);
   }
   if (!flags.output.no_progress) console.SetStatusLine("measuring what the machine does at best");
   Result<MachinePeaks> peaks = MeasurePeaks(flags.model.engine);

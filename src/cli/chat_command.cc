@@ -338,6 +338,7 @@ int ChatCommand(const Args& args, Console& console) {
   if (!context.ok()) return console.Fail(context.status());
   WarnOfMemory((*context)->plan(), console);
   SayCut((*context)->plan(), console);
+  SayApproximations((*context)->plan(), console);
   Chat chat(flags, **engine, **context, *length, std::move(*document), console);
   chat.Resume();
   return chat.Loop();

@@ -198,6 +198,21 @@ template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string
 template CLI::Option* AddNumber(CLI::App&, const std::string&, const std::string&, double*,
                                 const Bounds<double>&, const std::string&);
 
+template <typename T>
+CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string& names, T* target,
+                     std::type_identity_t<T> high, const std::string& help) {
+  const auto read = [target, high](const std::string& text) {
+    if (text != "auto") return ReadNumber<T>(text, 0, high, target);
+    *target = 0;
+    return OkStatus();
+  };
+  return AddRead(app, group, names, help, read)->type_name("N")->default_str("auto");
+}
+template CLI::Option* AddAuto(CLI::App&, const std::string&, const std::string&, int*, int,
+                              const std::string&);
+template CLI::Option* AddAuto(CLI::App&, const std::string&, const std::string&, int64_t*, int64_t,
+                              const std::string&);
+
 CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
                      int64_t* bytes, const std::string& help) {
   const auto read = [bytes](const std::string& text) {

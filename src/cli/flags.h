@@ -68,6 +68,10 @@ struct Bounds {
 template <typename T>
 CLI::Option* AddNumber(CLI::App& app, const std::string& group, const std::string& names, T* target,
                        const Bounds<std::type_identity_t<T>>& bounds, const std::string& help);
+// A number from 1 on, or auto, which is 0 in *target; int or int64_t.
+template <typename T>
+CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string& names, T* target,
+                     std::type_identity_t<T> high, const std::string& help);
 // A size such as 8MiB, or "unlimited".
 CLI::Option* AddSize(CLI::App& app, const std::string& group, const std::string& names,
                      int64_t* bytes, const std::string& help);

@@ -4,6 +4,7 @@
 #include "cli/flags.h"
 #include "cli/help_formatter.h"
 #include "cli/read_number.h"
+#include "cli/selection_flags.h"
 
 namespace headway::cli {
 namespace {
@@ -25,18 +26,6 @@ void AddShare(CLI::App& app, const std::string& group, const std::string& name, 
           })
       ->type_name("SHARE")
       ->default_str("auto");
-}
-
-// A number from 1 on, or auto, which is 0 in *target.
-template <typename T>
-CLI::Option* AddAuto(CLI::App& app, const std::string& group, const std::string& names, T* target,
-                     std::type_identity_t<T> high, const std::string& help) {
-  const auto read = [target, high](const std::string& text) {
-    if (text != "auto") return ReadNumber<T>(text, 0, high, target);
-    *target = 0;
-    return OkStatus();
-  };
-  return AddRead(app, group, names, help, read)->type_name("N")->default_str("auto");
 }
 
 // What each tier may hold.
@@ -80,7 +69,7 @@ void AddMemoryFlags(CLI::App& app, EngineOptions& engine) {
 // follow in the help may say otherwise.
 void AskForInfiniteHip(EngineOptions& engine) {
   engine.policy = EngineOptions{}.policy;
-  engine.selector = "infinitehip";
+  engine.selector = kInfiniteHip;
   engine.hip_refresh = "16,8";
   engine.sparse_refresh = 4;
   engine.sparse_prefill = true;
@@ -89,7 +78,7 @@ void AskForInfiniteHip(EngineOptions& engine) {
 void AddPolicyFlag(CLI::App& app, const std::string& group, EngineOptions& engine) {
   const auto read = [&engine](const std::string& name) {
     engine.policy = name;
-    if (name == "infinitehip") AskForInfiniteHip(engine);
+    if (name == kInfiniteHip) AskForInfiniteHip(engine);
   };
   app.add_option_function<std::string>(
          "--policy", read,
@@ -98,7 +87,7 @@ void AddPolicyFlag(CLI::App& app, const std::string& group, EngineOptions& engin
          "part of it); infinitehip, an approximation, is --selector infinitehip --sparse-refresh 4 "
          "--hip-refresh 16,8 --sparse-prefill")
       ->check(
-          CLI::IsMember({"auto", "headinfer", "layerwise", "kvpr", "infinitehip"}).description(""))
+          CLI::IsMember({"auto", "headinfer", "layerwise", "kvpr", kInfiniteHip}).description(""))
       ->group(group)
       ->type_name("NAME")
       ->default_str(engine.policy);
@@ -162,123 +151,6 @@ void AddStreamingHeadFlags(CLI::App& app, EngineOptions& engine) {
             "first tokens that streaming heads keep; without it, the file's, or 64");
   AddNumber(app, streaming, "--recent-tokens", &engine.recent_tokens, {1, kMaxCount},
             "last tokens that they see; without it, the file's, or 256");
-}
-
-// What infinitehip has beside the others.
-void AddHipFlags(CLI::App& app, const std::string& sparse, EngineOptions& engine) {
-  AddText(app, sparse, "--hip-stages", &engine.hip_stages,
-          "infinitehip's stages before the last: chunks of keys, and the keys of those that "
-          "survive")
-      ->type_name("CHUNK:KEYS,...");
-  AddText(app, sparse, "--hip-refresh", &engine.hip_refresh,
-          "infinitehip: tokens that one run of each of these stages is for, in decode and until a "
-          "page is full, each a multiple of the next and the last of --sparse-refresh; without it "
-          "all stages run for each choice")
-      ->type_name("TOKENS,...");
-  AddNumber(
-      app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
-      "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "
-      "as many as others");
-  AddChoice(app, sparse, "--hip-positions", &engine.hip_positions,
-            {"published", "chunk", "relative", "one"},
-            "infinitehip beyond the trained window: where keys count while they are scored; chunk, "
-            "by the number of their chunk, relative, the two that are compared one behind the "
-            "other, published, chunk in the first three layers and relative in the others, one, "
-            "all at one distance");
-}
-
-// How many keys a head chooses.
-void AddBudgetFlags(CLI::App& app, const std::string& sparse, EngineOptions& engine) {
-  AddNumber(app, sparse, "--sparse-keys", &engine.sparse_keys, {1, kMaxCount},
-            "keys that a KV head chooses for each token, on average");
-  AddNumber(app, sparse, "--sparse-share", &engine.sparse_share, {0.0, 1.0},
-            "share of the context's keys that it chooses where these are more than --sparse-keys")
-      ->type_name("X");
-  AddNumber(app, sparse, "--sparse-top-p", &engine.sparse_top_p, {0.0, 1.0},
-            "choose as few keys as get this share of the attention to all far keys, by the "
-            "selector's estimate, of a layer's heads together where these share their keys: from "
-            "--sparse-least to --sparse-keys; 0: always as many")
-      ->type_name("P");
-  AddNumber(app, sparse, "--sparse-least", &engine.sparse_least, {1, kMaxCount},
-            "fewest keys that a KV head chooses with --sparse-top-p, on average");
-  AddNumber(
-      app, sparse, "--sparse-epsilon", &engine.sparse_epsilon, {0.0, 1.0},
-      "choose --sparse-keys keys or more, up to all, of each KV head for itself, so that what "
-      "a new token leaves out has at most this share of its attention, as a sample of the "
-      "keys tells; 0: no bound")
-      ->type_name("E");
-  AddNumber(app, sparse, "--sparse-delta", &engine.sparse_delta, {0.0, 1.0},
-            "probability with which what a head leaves out may have more than --sparse-epsilon")
-      ->type_name("D");
-}
-
-// Reading the keys that matter.
-void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
-  const std::string sparse = More("Selection (an approximation)");
-  app.add_flag_function(
-         "--sparse",
-         [&engine](int64_t) {
-           if (engine.selector == EngineOptions{}.selector) engine.selector = "pages";
-         },
-         "each new token reads the keys that matter to it, chosen by summaries of the cache, and "
-         "leaves out the rest; prompts are read exactly unless --sparse-prefill or --reach says "
-         "otherwise")
-      ->group("Memory");
-  AddChoice(app, sparse, "--selector", &engine.selector,
-            {"none", "pages", "quest", "infllm", "infinitehip", "oracle", "oracle-heads"},
-            "how keys are chosen: pages, by mean and variance of blocks; for comparison quest, by "
-            "their least and greatest keys, infllm, by two of their keys, infinitehip, by keys "
-            "that stand for chunks, and oracle "
-            "and oracle-heads, by all keys; --sparse is pages");
-  AddBudgetFlags(app, sparse, engine);
-  AddNumber(app, sparse, "--sparse-sink", &engine.sparse_sink, {0, kMaxCount},
-            "first keys that are always read");
-  AddNumber(app, sparse, "--sparse-recent", &engine.sparse_recent, {1, kMaxCount},
-            "last keys that are always read");
-  AddNumber(app, sparse, "--sparse-block", &engine.sparse_block, {0, 4096},
-            "keys that are chosen together; 0: 16, with infinitehip 8, with infllm 64");
-  AddHipFlags(app, sparse, engine);
-  AddNumber(
-      app, sparse, "--sparse-looks", &engine.sparse_looks, {1, 2},
-      "2: of eight times the keys, those are chosen that matter by their own 2 bits a channel, "
-      "which take a sixteenth of a 16-bit cache; with pages only");
-  AddChoice(
-      app, sparse, "--sparse-sketches", &engine.sparse_sketches, {"auto", "device", "host"},
-      "where these bits lie; auto: on the device where that is no slower, else in host memory");
-  AddAuto(
-      app, sparse, "--sparse-levels", &engine.sparse_levels, 2,
-      "2: decode looks at summaries of whole pages first, and at those of blocks in the best "
-      "pages only, which have eight times the keys: with pages, quest and infllm; auto: 2 on "
-      "GPUs in contexts of more than 650,000 tokens, from where on that is faster, if nothing is "
-      "said of looks");
-  AddNumber(app, sparse, "--sparse-refresh", &engine.sparse_refresh, {1, kMaxCount},
-            "tokens that one choice is for, in decode and until a page is full: those behind the "
-            "first read the same keys, which is faster and less exact");
-  AddNumber(app, sparse, "--sparse-candidates-refresh", &engine.sparse_candidates_refresh,
-            {1, kMaxCount},
-            "tokens that one search of all keys is for, in decode and until a page is full: it "
-            "lists eight times the keys, and each token chooses among these, which is faster and "
-            "misses what only later tokens look for; with pages, quest and infllm");
-  AddNumber(app, sparse, "--sparse-from", &engine.sparse_from, {0, kMaxCount},
-            "read sequences of up to N tokens whole; without it, those of up to 32768 where a GPU "
-            "holds all keys, which is faster there");
-  AddSize(app, sparse, "--sparse-cache", &engine.sparse_cache,
-          "GPU memory for copies of chosen keys, taken where keys lie in host memory, so that they "
-          "cross the bus once; no answer depends on it; without it, what some steps choose; 0: "
-          "none");
-  app.add_flag("--sparse-prefill", engine.sparse_prefill,
-               "prompts are read so, too: blocks of their tokens choose keys")
-      ->group(sparse);
-  AddNumber(app, sparse, "--sparse-dense-every", &engine.sparse_dense_every, {0, kMaxCount},
-            "of a prompt's tokens that choose keys, one of N reads all keys besides, and what that "
-            "changes is added to those up to the next; it costs the bus what an exact prompt does; "
-            "0: none");
-  AddChoice(app, sparse, "--reach", &engine.reach, {"auto", "on", "off"},
-            "beyond the window that the model was trained for: attend to chosen keys as if they "
-            "lay next to each other, in prompts, too; auto: where the context is longer");
-  AddChoice(app, sparse, "--reach-positions", &engine.reach_positions, {"streamingllm", "infllm"},
-            "there, for comparison: infllm attends to far keys as if all of them lay just before "
-            "the recent ones");
 }
 
 // What heads keep of prompts.

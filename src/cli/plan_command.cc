@@ -172,6 +172,7 @@ std::string ReportText(const ModelPlan& made) {
                  78, 10) +
             "\n";
   }
+  if (plan.selection.has_value()) text += Wrap(SelectionLine(plan), 78, 10) + "\n";
   if (plan.eviction.has_value()) text += EvictionLine(plan) + "\n" + AdmissionText(made);
   if (plan.salience.has_value()) text += SalienceLine(plan) + "\n";
   if (plan.ranks.has_value()) text += RanksText(*plan.ranks) + "\n";

@@ -13,6 +13,7 @@
 #include "cli/prompt.h"
 #include "cli/read_list.h"
 #include "cli/report.h"
+#include "cli/selection_flags.h"
 #include "engine/eval/recall.h"
 
 namespace headway::cli {
@@ -55,14 +56,25 @@ struct Found {
   SelectionRecall recall;
 };
 
+// Stages are infinitehip's alone: the others leave them out.
+EngineOptions OptionsOf(EngineOptions options, const std::string& selector) {
+  options.selector = selector;
+  ChooseAtAnyLength(&options);
+  if (selector == kInfiniteHip) return options;
+  const EngineOptions absent;
+  options.hip_stages = absent.hip_stages;
+  options.hip_refresh = absent.hip_refresh;
+  options.hip_outer_keys = absent.hip_outer_keys;
+  options.hip_positions = absent.hip_positions;
+  return options;
+}
+
 // One selector after the other, each with the memory to itself.
 Result<std::vector<Found>> Measure(const RecallFlags& flags, const std::string& text,
                                    const Hooks& hooks, Console& console) {
   std::vector<Found> all;
   for (const std::string& selector : SplitAtCommas(flags.selectors)) {
-    EngineOptions options = flags.model.engine;
-    options.selector = selector;
-    ChooseAtAnyLength(&options);
+    const EngineOptions options = OptionsOf(flags.model.engine, selector);
     Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, options);
     if (!engine.ok()) return engine.status();
     const Result<EvalText> encoded = EncodeEvalText(flags.text, text, **engine);

@@ -64,6 +64,11 @@ double FoundShare(const PageCacheReads& reads) {
   return static_cast<double>(reads.found) / static_cast<double>(std::max<int64_t>(reads.all(), 1));
 }
 
+double ListedEach(const ListedBlocks& listed) {
+  return static_cast<double>(listed.blocks) /
+         static_cast<double>(std::max<int64_t>(listed.lists, 1));
+}
+
 double ReadAllShare(const BoundedHeads& bounded) {
   return static_cast<double>(bounded.read_all) /
          static_cast<double>(std::max<int64_t>(bounded.heads, 1));
@@ -96,6 +101,11 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
   if (timings.host_share > 0.0) {
     lines.push_back(fmt::format("          the CPU attended to {:.1f} % of what host memory holds",
                                 100.0 * timings.host_share));
+  }
+  if (const ListedBlocks& listed = timings.listed; listed.lists > 0) {
+    lines.push_back(fmt::format(
+        "          {:.1f} of {:.1f} blocks were chosen for a layer and head", ListedEach(listed),
+        static_cast<double>(listed.among) / static_cast<double>(listed.lists)));
   }
   if (timings.page_cache.all() > 0) {
     lines.push_back(
@@ -149,6 +159,30 @@ void SayCut(const PlanReport& plan, Console& console) {
   if (!plan.cut_notice.empty()) console.Say("headway: note: " + Worded(plan.cut_notice));
 }
 
+std::string SelectionLine(const PlanReport& plan) {
+  if (!plan.selection.has_value()) return "";
+  const SelectionReport& selection = *plan.selection;
+  if (selection.whole >= selection.length && !selection.reach) {
+    return fmt::format("selection {}: exact, since all keys of up to {} tokens are read",
+                       selection.selector, FormatCount(selection.length));
+  }
+  const auto always = selection.sink + selection.recent;
+  std::string keys = FormatCount(std::min(always + selection.keys, selection.length));
+  if (selection.top_p > 0.0) {
+    keys = FormatCount(always + selection.least) + " to " + keys;
+  } else if (selection.epsilon > 0.0) {
+    keys += " or more";
+  }
+  const std::string from =
+      selection.reach ? "" : fmt::format(" from {} tokens on", FormatCount(selection.whole + 1));
+  return fmt::format(
+      "selection {}: approximate{}, where a head attends to {} keys of {} and to no others; "
+      "prompts "
+      "are read {}",
+      selection.selector, from, keys, FormatCount(selection.length),
+      selection.prompts ? "so, too" : "exactly");
+}
+
 std::string EvictionLine(const PlanReport& plan) {
   if (!plan.eviction.has_value()) return "";
   const EvictionReport& eviction = *plan.eviction;
@@ -187,6 +221,16 @@ std::string SalienceLine(const PlanReport& plan) {
       FormatCount(salience.window), 100.0 * salience.most, chosen, where, bound);
 }
 
+std::vector<std::string> ApproximationLines(const PlanReport& plan) {
+  std::vector<std::string> lines = {SelectionLine(plan), EvictionLine(plan), SalienceLine(plan)};
+  std::erase(lines, "");
+  return lines;
+}
+
+void SayApproximations(const PlanReport& plan, Console& console) {
+  for (const std::string& line : ApproximationLines(plan)) console.Say(line);
+}
+
 Json TimingsJson(const Timings& timings) {
   return {
       {"prefill_tokens", timings.prefill_tokens},
@@ -199,6 +243,7 @@ Json TimingsJson(const Timings& timings) {
       {"host_share", timings.host_share},
       {"drafted_tokens", timings.drafted_tokens},
       {"accepted_drafts", timings.accepted_drafts},
+      {"listed_blocks", ListedJson(timings.listed)},
       {"page_cache", PageCacheJson(timings.page_cache)},
       {"disk_pages", DiskPagesJson(timings.disk_pages)},
       {"demoted", DemotedJson(timings.demoted)},
@@ -215,6 +260,13 @@ Json PageCacheJson(const PageCacheReads& reads) {
 
 Json DiskPagesJson(const DiskPageReads& reads) {
   return {{"found", reads.found}, {"read", reads.read}, {"bytes", reads.bytes}};
+}
+
+Json ListedJson(const ListedBlocks& listed) {
+  return {{"lists", listed.lists},
+          {"blocks", listed.blocks},
+          {"among", listed.among},
+          {"blocks_of_a_list", ListedEach(listed)}};
 }
 
 Json DemotedJson(const DemotedReads& reads) {
@@ -316,7 +368,9 @@ Json PlanJson(const PlanReport& plan) {
                          {"reach", plan.selection->reach},
                          {"reach_positions", plan.selection->reach_positions},
                          {"hip_positions", plan.selection->hip_positions},
-                         {"from", plan.selection->from}};
+                         {"from", plan.selection->from},
+                         {"length", plan.selection->length},
+                         {"whole", plan.selection->whole}};
   }
   if (plan.page_cache.has_value()) {
     const PageCacheReport& cache = *plan.page_cache;

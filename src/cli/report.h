@@ -42,8 +42,16 @@ void SayCut(const PlanReport& plan, Console& console);
 // host"; empty without a window.
 std::string SalienceLine(const PlanReport& plan);
 
+// "selection pages: approximate from 3,329 tokens on, where a head attends to 3,328 keys of 65,536
+// and to no others; prompts are read exactly"; empty where answers depend on no selection.
+std::string SelectionLine(const PlanReport& plan);
+
 // "eviction  snapkv: 1,024 of the prompt's tokens a head"; empty where nothing is evicted.
 std::string EvictionLine(const PlanReport& plan);
+
+// The lines of all that approximates, each of which leaves out keys.
+std::vector<std::string> ApproximationLines(const PlanReport& plan);
+void SayApproximations(const PlanReport& plan, Console& console);
 
 // What each tier holds.
 struct TierUse {
@@ -56,6 +64,8 @@ TierUse TiersOf(const Context& context);
 
 // Of all reads.
 double FoundShare(const PageCacheReads& reads);
+// Blocks of a list.
+double ListedEach(const ListedBlocks& listed);
 // Of all heads.
 double ReadAllShare(const BoundedHeads& bounded);
 
@@ -66,6 +76,7 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
 Json TimingsJson(const Timings& timings);
 Json PageCacheJson(const PageCacheReads& reads);
 Json DiskPagesJson(const DiskPageReads& reads);
+Json ListedJson(const ListedBlocks& listed);
 Json DemotedJson(const DemotedReads& reads);
 Json BoundedJson(const BoundedHeads& bounded);
 Json TiersJson(const TierUse& tiers);

@@ -85,6 +85,48 @@ TEST(Json, HasWhatScriptsNeed) {
   EXPECT_FALSE(json.contains("eviction"));
 }
 
+TEST(Selection, IsSaidToBeApproximateWhereItIs) {
+  PlanReport plan;
+  EXPECT_EQ(SelectionLine(plan), "");
+  EXPECT_TRUE(ApproximationLines(plan).empty());
+  SelectionReport selection;
+  selection.selector = "pages";
+  selection.keys = 2048;
+  selection.sink = 256;
+  selection.recent = 1024;
+  selection.length = 65536;
+  selection.whole = 3328;
+  plan.selection = selection;
+  EXPECT_EQ(SelectionLine(plan),
+            "selection pages: approximate from 3,329 tokens on, where a head attends to 3,328 keys "
+            "of 65,536 and to no others; prompts are read exactly");
+  EXPECT_EQ(ApproximationLines(plan), std::vector<std::string>{SelectionLine(plan)});
+  EXPECT_EQ(PlanJson(plan)["selection"]["whole"], 3328);
+  plan.selection->prompts = true;
+  plan.selection->top_p = 0.9;
+  plan.selection->least = 64;
+  EXPECT_THAT(
+      SelectionLine(plan),
+      HasSubstr("1,344 to 3,328 keys of 65,536 and to no others; prompts are read so, too"));
+  plan.selection->top_p = 0.0;
+  plan.selection->epsilon = 0.1;
+  EXPECT_THAT(SelectionLine(plan), HasSubstr("attends to 3,328 or more keys of 65,536"));
+  plan.selection->whole = 65536;
+  EXPECT_EQ(SelectionLine(plan),
+            "selection pages: exact, since all keys of up to 65,536 tokens are read");
+  // Beyond the trained window they are moved.
+  plan.selection->reach = true;
+  EXPECT_THAT(SelectionLine(plan), HasSubstr("selection pages: approximate, where a head"));
+}
+
+TEST(Json, HasHowManyBlocksWereListed) {
+  Timings timings;
+  EXPECT_EQ(TimingsJson(timings)["listed_blocks"]["blocks_of_a_list"], 0.0);
+  timings.listed = {.lists = 8, .blocks = 100, .among = 400};
+  EXPECT_EQ(TimingsJson(timings)["listed_blocks"],
+            Json({{"lists", 8}, {"blocks", 100}, {"among", 400}, {"blocks_of_a_list", 12.5}}));
+}
+
 TEST(Eviction, IsSaidInWordsAndAsJson) {
   PlanReport plan;
   EXPECT_EQ(EvictionLine(plan), "");

@@ -174,8 +174,7 @@ void Summarize(const RunFlags& flags, const Outcome& outcome, Console& console) 
     console.Say(line);
   }
   const PlanReport& plan = outcome.plan;
-  if (plan.eviction.has_value()) console.Say(EvictionLine(plan));
-  if (plan.salience.has_value()) console.Say(SalienceLine(plan));
+  SayApproximations(plan, console);
   if (!flags.output.verbose) return;
   console.Say(fmt::format(
       "plan      chunk {}, head group {}, segment {}, slabs of {}; RAM in all {}", plan.chunk,

@@ -221,9 +221,7 @@ int RunPrompts(const CLI::App& app, RunFlags flags, Console& console) {
       TokensPerSecond(timings.prefill_tokens, timings.prefill_seconds),
       FormatCount(timings.decode_tokens),
       TokensPerSecond(timings.decode_tokens, timings.decode_seconds)));
-  const PlanReport plan = (*context)->plan();
-  if (plan.eviction.has_value()) console.Say(EvictionLine(plan));
-  if (plan.salience.has_value()) console.Say(SalienceLine(plan));
+  SayApproximations((*context)->plan(), console);
   if (!interrupt.raised()) return kExitDone;
   console.Say("headway: interrupted; the lines above are complete, the rest was not done");
   return kExitFailed;

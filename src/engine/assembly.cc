@@ -65,6 +65,8 @@ void Assembly::CountReads(Timings* timings) const {
                          reads.bytes};
   const kv::ListedPages::Reads pages = store->DiskPageReads();
   timings->disk_pages = {pages.found, pages.read, pages.bytes};
+  const Result<ListedBlocks> listed = executor->listed();
+  timings->listed = listed.ok() ? *listed : ListedBlocks{};
   if (demoted != nullptr) {
     const Demoted::Reads& let_go = demoted->reads();
     timings->demoted = {let_go.steps, let_go.choices, let_go.bytes};

@@ -117,7 +117,7 @@ TEST(DraftSettings, WhatMakesNoSenseIsRefused) {
     o.draft = "sparse";
     o.reach = "on";
   });
-  names("selector reads at least", [](EngineOptions& o) {
+  names("sparse_keys is at least 1", [](EngineOptions& o) {
     o.draft = "sparse";
     o.sparse_keys = 0;
   });

@@ -15,6 +15,22 @@ namespace headway {
 
 namespace {
 
+// The longest sequence, of up to `length` tokens, of which no layer leaves out a key.
+int64_t WholeLength(const kv::SelectionPolicy& policy, int layers, int64_t length) {
+  const auto leaves_out = [&](int64_t position) {
+    for (int layer = 0; layer < layers; ++layer) {
+      if (policy.InLayer(layer, layers).LeavesOut(position)) return true;
+    }
+    return false;
+  };
+  int64_t whole = 0;
+  for (int64_t beyond = length + 1; whole + 1 < beyond;) {
+    const int64_t middle = whole + (beyond - whole) / 2;
+    (leaves_out(middle) ? beyond : whole) = middle;
+  }
+  return whole;
+}
+
 std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   const kv::SelectionPolicy& policy = blueprint.layout.executor.selection;
   if (!policy.approximates()) return std::nullopt;
@@ -48,6 +64,8 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.reach_positions = FarPositionsName(policy.far_positions);
   report.hip_positions = HipPositionsName(policy);
   report.from = policy.from;
+  report.length = length;
+  report.whole = WholeLength(policy, blueprint.request.shape.layers, length);
   report.share = length <= policy.from ? 1.0 : std::min(1.0, read / static_cast<double>(length));
   return report;
 }
@@ -157,6 +175,21 @@ std::string SalienceReason(const SalienceReport& salience) {
       salience.window, salience.reselect > 0 ? "score best by summaries" : "had attention", unless);
 }
 
+std::string SelectionReason(const SelectionReport& selection) {
+  std::string pages_first;
+  if (selection.levels > 1) {
+    pages_first = ", in pages that a search finds for ";
+    pages_first += selection.candidates_refresh == 1
+                       ? "each token"
+                       : fmt::format("{} tokens", selection.candidates_refresh);
+  }
+  return fmt::format(
+      "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "
+      "by {} in blocks of {}{}; prompts are read {}",
+      100.0 * selection.share, selection.selector, selection.block, pages_first,
+      selection.prompts ? "so, too" : "exactly");
+}
+
 std::string SelfExtendReason(const SelfExtend& extend) {
   return fmt::format(
       "Self-Extend: keys that lie {} or more tokens back count in groups of {}; what "
@@ -201,16 +234,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   report.salience = SalienceReportOf(blueprint);
   if (report.salience.has_value()) report.reasons.push_back(SalienceReason(*report.salience));
   if (report.selection.has_value() && report.selection->share < 1.0) {
-    const SelectionReport& selection = *report.selection;
-    const std::string pages_first =
-        selection.levels == 1 ? ""
-                              : fmt::format(", in pages that a search finds for {} tokens",
-                                            selection.candidates_refresh);
-    report.reasons.push_back(fmt::format(
-        "approximate: at the end a step of the longest sequence reads {:.1f} % of its keys, chosen "
-        "by {}{}; prompts are read {}",
-        100.0 * selection.share, selection.selector, pages_first,
-        selection.prompts ? "so, too" : "exactly"));
+    report.reasons.push_back(SelectionReason(*report.selection));
   }
   const std::string drafts = DraftReason(blueprint);
   if (!drafts.empty()) report.reasons.push_back(drafts);

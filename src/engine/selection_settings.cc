@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -72,12 +73,7 @@ Status ReadHipPositions(const EngineOptions& options, Settings* settings) {
   }
   const bool staged = options.selector == kStagedSelector;
   const bool asked = options.hip_positions != EngineOptions{}.hip_positions;
-  if (asked && !staged) {
-    return Wrong({Option::kHipPositions,
-                  ": only infinitehip scores keys at positions; leave it out, or choose "
-                  "infinitehip as the selector"});
-  }
-  if (asked && settings->reach == Settings::Reach::kOff) {
+  if (asked && staged && settings->reach == Settings::Reach::kOff) {
     return Wrong({Option::kHipPositions, " is for contexts beyond the trained window; leave out ",
                   Option::kReach, " off"});
   }
@@ -135,11 +131,11 @@ bool ParseStageRefresh(std::string_view text, kv::SelectionPolicy& policy) {
 // A stage that is renewed renews those behind it, so it is due with them.
 Status ReadStageRefresh(const EngineOptions& options, kv::SelectionPolicy* policy) {
   if (options.hip_refresh.empty()) return OkStatus();
-  const Status wrong = Wrong(
-      {Option::kSelector, " infinitehip: refresh '" + options.hip_refresh +
-                              "' is not a number of tokens for each stage before the last, each a "
-                              "multiple of the next, and the last of the tokens of a choice, " +
-                              std::to_string(policy->refresh)});
+  const Status wrong =
+      Wrong({Option::kHipRefresh,
+             ": '" + options.hip_refresh + "' is not a number of tokens for each stage of ",
+             Option::kHipStages, ", each a multiple of the next, and the last of ",
+             Option::kSparseRefresh, ", " + std::to_string(policy->refresh)});
   if (!ParseStageRefresh(options.hip_refresh, *policy)) return wrong;
   int64_t next = policy->refresh;
   for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
@@ -155,10 +151,10 @@ Status ReadStageRefresh(const EngineOptions& options, kv::SelectionPolicy* polic
 // Chunks of a stage are cut into those of the next, and of the last one into blocks.
 Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
   const Status wrong =
-      Wrong({Option::kSelector, " infinitehip: stages '" + options.hip_stages +
-                                    "' are not up to two pairs of a chunk and the keys that "
-                                    "survive, with chunks that the next ones, and blocks of " +
-                                    std::to_string(policy->summary.block_slots) + ", divide"});
+      Wrong({Option::kHipStages, ": '" + options.hip_stages +
+                                     "' are not up to two pairs of a chunk and the keys that "
+                                     "survive, with chunks that the next ones, and blocks of " +
+                                     std::to_string(policy->summary.block_slots) + ", divide"});
   if (!ParseStages(options.hip_stages, *policy)) return wrong;
   int64_t next = policy->summary.block_slots;
   for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
@@ -170,9 +166,10 @@ Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
     next = stage->chunk;
   }
   if (options.hip_outer_keys < 0 || options.hip_outer_keys > kMaxLength) {
-    return Wrong({Option::kSelector,
-                  " infinitehip: the outer layers read 0 keys, which is as many as others, or "
-                  "more, but not more than a sequence may have"});
+    return Wrong(
+        {Option::kHipOuterKeys,
+         " is 0, for as many keys as in other layers, or more, but not more than a sequence "
+         "may have"});
   }
   if (options.sparse_top_p > 0.0) {
     return Wrong({Option::kSparseTopP, " needs shares of attention, which infinitehip has not"});
@@ -183,25 +180,29 @@ Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
 
 // The numbers of a selection that stand for themselves.
 Status CheckSelectionNumbers(const EngineOptions& options) {
-  if (options.sparse_keys < 1 || options.sparse_keys > kMaxLength || options.sparse_sink < 0 ||
-      options.sparse_sink > kMaxLength || options.sparse_recent < 1 ||
-      options.sparse_recent > kMaxLength) {
-    return Wrong({Option::kSelector,
-                  " reads at least 1 chosen key and 1 recent one, and not more "
-                  "of any than a sequence may have"});
+  const struct {
+    Option option;
+    int64_t tokens, least;
+  } counts[] = {{Option::kSparseKeys, options.sparse_keys, 1},
+                {Option::kSparseSink, options.sparse_sink, 0},
+                {Option::kSparseRecent, options.sparse_recent, 1},
+                {Option::kSparseRefresh, options.sparse_refresh, 1},
+                {Option::kSparseCandidatesRefresh, options.sparse_candidates_refresh, 1}};
+  for (const auto& each : counts) {
+    if (each.tokens >= each.least && each.tokens <= kMaxLength) continue;
+    return Wrong({each.option, " is at least " + std::to_string(each.least) +
+                                   ", and not more than the tokens that a sequence may have"});
   }
   if (!(options.sparse_share >= 0.0 && options.sparse_share <= 1.0)) {
-    return Wrong({Option::kSelector, " reads a share of the keys between 0 and 1"});
+    return Wrong({Option::kSparseShare, " is a share of the keys, between 0 and 1"});
   }
   if (!(options.sparse_top_p >= 0.0 && options.sparse_top_p <= 1.0)) {
     return Wrong({Option::kSparseTopP, " is a share of the attention, between 0 and 1"});
   }
   if (options.sparse_top_p > 0.0 &&
       (options.sparse_least < 1 || options.sparse_least > options.sparse_keys)) {
-    return Wrong({Option::kSparseTopP,
-                  ": the fewest keys that are chosen are at least 1, and not "
-                  "more than the most, " +
-                      std::to_string(options.sparse_keys)});
+    return Wrong({Option::kSparseLeast, " is at least 1, and not more than ", Option::kSparseKeys,
+                  ", " + std::to_string(options.sparse_keys)});
   }
   if (!(options.sparse_epsilon >= 0.0 && options.sparse_epsilon < 1.0)) {
     return Wrong({Option::kSparseEpsilon, " is a share of the attention, from 0 to less than 1"});
@@ -209,12 +210,8 @@ Status CheckSelectionNumbers(const EngineOptions& options) {
   if (!(options.sparse_delta > 0.0 && options.sparse_delta <= 0.5)) {
     return Wrong({Option::kSparseDelta, " is a probability above 0, and at most 0.5"});
   }
-  if (options.sparse_refresh < 1 || options.sparse_refresh > kMaxLength ||
-      options.sparse_candidates_refresh < 1 || options.sparse_candidates_refresh > kMaxLength) {
-    return Wrong({Option::kSelector, " chooses once for one token or more"});
-  }
   if (options.sparse_looks < 1 || options.sparse_looks > 2) {
-    return Wrong({Option::kSelector, " looks at blocks once or twice"});
+    return Wrong({Option::kSparseLooks, " is 1 or 2"});
   }
   return OkStatus();
 }
@@ -228,8 +225,8 @@ Status ReadSketches(const EngineOptions& options, kv::SelectionPolicy* policy) {
   }
   if (options.sparse_looks != 2) {
     return Wrong({Option::kSparseSketches,
-                  " says where the bits of keys lie that a second look "
-                  "reads; ask for two looks, or leave it out"});
+                  " says where the bits of keys lie that a second look reads; give ",
+                  Option::kSparseLooks, " 2, or leave it out"});
   }
   policy->sketches = tier == "host" ? Tier::kHost : Tier::kDevice;
   return OkStatus();
@@ -240,7 +237,7 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
   if (options.sparse_looks == 2) {
     if (policy->summary.kind != SummaryKind::kMoments || block % 8 != 0 || block > 64) {
       return Wrong(
-          {Option::kSelector, ": only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
+          {Option::kSparseLooks, " 2: only pages looks twice, at blocks of 8, 16, 32 or 64 keys"});
     }
     policy->breadth = kv::SelectionPolicy::kTwoLooks;
     policy->summary.sketch = SketchKind::kTwoBits;
@@ -248,25 +245,25 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
   if (Status s = ReadSketches(options, policy); !s.ok()) return s;
   if (options.sparse_candidates_refresh > 1) {
     if (!HasSummaries(policy->summary.kind)) {
-      return Wrong(
-          {Option::kSelector, ": only pages, quest and infllm keep candidates for later tokens"});
+      return Wrong({Option::kSparseCandidatesRefresh,
+                    ": only pages, quest and infllm keep candidates for later tokens"});
     }
     if (options.sparse_candidates_refresh <= options.sparse_refresh) {
-      return Wrong({Option::kSelector,
-                    ": candidates are for more tokens than a choice among them, which is for " +
-                        std::to_string(options.sparse_refresh)});
+      return Wrong({Option::kSparseCandidatesRefresh, " is more than ", Option::kSparseRefresh,
+                    ", " + std::to_string(options.sparse_refresh)});
     }
     policy->breadth = kv::SelectionPolicy::kTwoLooks;
   }
   if (options.sparse_levels < kSparseLevelsAuto || options.sparse_levels > 2) {
-    return Wrong({Option::kSelector, " has summaries of one level or two"});
+    return Wrong({Option::kSparseLevels, " is 1 or 2, or left out"});
   }
   if (options.sparse_levels == 2) {
     if (!HasSummaries(policy->summary.kind) || block == options.page_slots) {
-      return Wrong({Option::kSelector,
-                    ": summaries of pages in front of those of blocks need pages, quest or infllm, "
-                    "and blocks that are smaller than pages of " +
-                        std::to_string(options.page_slots)});
+      return Wrong(
+          {Option::kSparseLevels,
+           " 2: summaries of pages in front of those of blocks need pages, quest or infllm, "
+           "and blocks that are smaller than pages of " +
+               std::to_string(options.page_slots)});
     }
     policy->breadth = kv::SelectionPolicy::kTwoLooks;
     policy->search_slots = options.page_slots;
@@ -313,6 +310,55 @@ Status ReadBound(const EngineOptions& options, kv::SelectionPolicy* policy) {
   return OkStatus();
 }
 
+// What would count for nothing: parts of a selection where none is asked for, stages of another
+// selector than infinitehip, and what belongs to an option that is left out.
+Status CheckGiven(const EngineOptions& options) {
+  using Given = std::pair<Option, bool>;
+  using O = EngineOptions;
+  const O absent;
+  const auto is = [&](auto member) { return options.*member != absent.*member; };
+  const bool selects = options.selector != kNoSelector || options.draft == kSparseDrafts;
+  for (const auto& [option, given] : std::initializer_list<Given>{
+           {Option::kSparseKeys, is(&O::sparse_keys)},
+           {Option::kSparseSink, is(&O::sparse_sink)},
+           {Option::kSparseRecent, is(&O::sparse_recent)},
+           {Option::kSparseShare, is(&O::sparse_share)},
+           {Option::kSparseTopP, is(&O::sparse_top_p)},
+           {Option::kSparseLeast, is(&O::sparse_least)},
+           {Option::kSparseBlock, is(&O::sparse_block)},
+           {Option::kSparseLooks, is(&O::sparse_looks)},
+           {Option::kSparseSketches, is(&O::sparse_sketches)},
+           {Option::kSparseLevels, is(&O::sparse_levels)},
+           {Option::kSparseRefresh, is(&O::sparse_refresh)},
+           {Option::kSparseCandidatesRefresh, is(&O::sparse_candidates_refresh)},
+           {Option::kSparseFrom, is(&O::sparse_from)},
+           {Option::kSparseEpsilon, is(&O::sparse_epsilon)},
+           {Option::kSparseDelta, is(&O::sparse_delta)},
+           {Option::kPageCache, is(&O::sparse_cache)}}) {
+    if (given && !selects) {
+      return Wrong({option, " needs ", Option::kSelector, " or ", Option::kDraft, " sparse"});
+    }
+  }
+  for (const auto& [option, given] :
+       std::initializer_list<Given>{{Option::kHipStages, is(&O::hip_stages)},
+                                    {Option::kHipRefresh, is(&O::hip_refresh)},
+                                    {Option::kHipOuterKeys, is(&O::hip_outer_keys)},
+                                    {Option::kHipPositions, is(&O::hip_positions)}}) {
+    if (given && options.selector != kStagedSelector) {
+      return Wrong({option,
+                    ": only infinitehip reads it; leave it out, or choose infinitehip as the "
+                    "selector"});
+    }
+  }
+  if (is(&O::sparse_least) && options.sparse_top_p == 0.0) {
+    return Wrong({Option::kSparseLeast, " needs ", Option::kSparseTopP});
+  }
+  if (is(&O::sparse_delta) && options.sparse_epsilon == 0.0) {
+    return Wrong({Option::kSparseDelta, " needs ", Option::kSparseEpsilon});
+  }
+  return OkStatus();
+}
+
 // Without a selector nothing may be asked of one, but by drafts, which have theirs.
 Status CheckSelector(const EngineOptions& options, const Settings& settings) {
   const bool drafts = options.draft == kSparseDrafts;
@@ -330,11 +376,6 @@ Status CheckSelector(const EngineOptions& options, const Settings& settings) {
                        Option::kSelector};
     if (drafts) refused += {", and no ", Option::kDraft};
     return Wrong(std::move(refused));
-  }
-  const bool chooses = options.sparse_top_p > 0.0 || options.sparse_epsilon > 0.0 ||
-                       options.sparse_levels > 1 || options.sparse_candidates_refresh > 1;
-  if (chooses && !drafts) {
-    return Wrong({"budgets and candidates of chosen keys need ", Option::kSelector});
   }
   return OkStatus();
 }
@@ -370,6 +411,7 @@ const char* HipPositionsName(const kv::SelectionPolicy& policy) {
 Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (Status s = ReadPositions(options, settings); !s.ok()) return s;
   if (Status s = CheckSelector(options, *settings); !s.ok()) return s;
+  if (Status s = CheckGiven(options); !s.ok()) return s;
   const bool drafts = options.draft == kSparseDrafts;
   if (options.selector == kNoSelector && !drafts) return OkStatus();
   kv::SelectionPolicy& policy = settings->selection;
@@ -387,9 +429,9 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (Status s = CheckSelectionNumbers(options); !s.ok()) return s;
   const int block = options.sparse_block == 0 ? selector->block : options.sparse_block;
   if (block < 1 || options.page_slots % block != 0) {
-    return Wrong({Option::kSelector, ": a page of " + std::to_string(options.page_slots) +
-                                         " tokens cannot be cut into blocks of " +
-                                         std::to_string(block)});
+    return Wrong({Option::kSparseBlock, ": a page of " + std::to_string(options.page_slots) +
+                                            " tokens cannot be cut into blocks of " +
+                                            std::to_string(block)});
   }
   if (Status s = ReadLooks(options, block, &policy); !s.ok()) return s;
   if (Status s = ReadBound(options, &policy); !s.ok()) return s;
@@ -413,8 +455,6 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   policy.recent = options.sparse_recent;
   if (policy.summary.kind == SummaryKind::kStages) {
     if (Status s = ReadStages(options, &policy); !s.ok()) return s;
-  } else if (!options.hip_refresh.empty()) {
-    return Wrong({Option::kSelector, ": only infinitehip has stages that are renewed"});
   }
   // What every step reads lies on the device, unless the user has another place for it.
   if (settings->policy == Policy::kAuto && options.placement == kAutoPlacement) {

@@ -146,9 +146,10 @@ TEST(Settings, KeysOfStagesHavePublishedPositionsOrOthers) {
   EXPECT_EQ(wrong("infinitehip", "two", "auto"),
             "hip_positions two: published, chunk, relative and one are known");
   for (const char* selector : {"none", "pages"}) {
-    EXPECT_EQ(wrong(selector, "chunk", "auto"),
-              "hip_positions: only infinitehip scores keys at positions; leave it out, or choose "
-              "infinitehip as the selector");
+    EXPECT_EQ(
+        wrong(selector, "chunk", "auto"),
+        "hip_positions: only infinitehip reads it; leave it out, or choose infinitehip as the "
+        "selector");
   }
   EXPECT_EQ(wrong("infinitehip", "one", "off"),
             "hip_positions is for contexts beyond the trained window; leave out reach off");
@@ -167,8 +168,8 @@ TEST(Settings, WhereSketchesLieIsRead) {
   options.selector = "pages";
   options.sparse_sketches = "host";
   EXPECT_EQ(ReadSettings(options).status().message(),
-            "sparse_sketches says where the bits of keys lie that a second look reads; ask for two "
-            "looks, or leave it out");
+            "sparse_sketches says where the bits of keys lie that a second look reads; give "
+            "sparse_looks 2, or leave it out");
   options.sparse_looks = 2;
   EXPECT_EQ(ReadSettings(options)->selection.sketches, Tier::kHost);
   options.sparse_sketches = "device";
@@ -185,26 +186,30 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   EXPECT_EQ(
       Wrong([](EngineOptions& o) { o.selector = "best"; }),
       "selector best: there are none, pages, quest, oracle, oracle-heads, infllm, infinitehip");
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = 0; }), "");
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = kNoLimit; }), "");
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_sink = -1; }), "");
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_recent = 0; }), "");
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.sparse_keys = 0; }),
+            "sparse_keys is at least 1, and not more than the tokens that a sequence may have");
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_keys = kNoLimit; }).find("sparse_keys is"),
+            std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_sink = -1; }).find("sparse_sink is at least 0"),
+            std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_recent = 0; }).find("sparse_recent is"),
+            std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_block = 24; }).find("blocks of 24"),
             std::string::npos);
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_refresh = 0; }).find("one token or more"),
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_refresh = 0; }).find("sparse_refresh is"),
             std::string::npos);
-  EXPECT_NE(
-      wrong([](EngineOptions& o) { o.sparse_candidates_refresh = 0; }).find("one token or more"),
-      std::string::npos);
+  EXPECT_NE(wrong([](EngineOptions& o) {
+              o.sparse_candidates_refresh = 0;
+            }).find("sparse_candidates_refresh is at least 1"),
+            std::string::npos);
   EXPECT_NE(wrong([](EngineOptions& o) {
               o.selector = "oracle";
               o.sparse_candidates_refresh = 2;
             }).find("only pages, quest and infllm"),
             std::string::npos);
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_looks = 3; }).find("once or twice"),
-            std::string::npos);
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.sparse_looks = 3; }), "sparse_looks is 1 or 2");
   const auto levels = [](EngineOptions& o) { o.sparse_levels = 2; };
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_levels = 3; }).find("one level or two"),
+  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_levels = 3; }).find("sparse_levels is 1 or 2"),
             std::string::npos);
   EXPECT_NE(wrong([&](EngineOptions& o) { levels(o), o.selector = "oracle"; }).find("need pages"),
             std::string::npos);
@@ -231,6 +236,10 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
   const auto looks_twice = [](EngineOptions& o) { o.sparse_looks = 2; };
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.sparse_block = 4; }), "");
   EXPECT_NE(wrong([&](EngineOptions& o) { looks_twice(o), o.selector = "quest"; }), "");
+}
+
+TEST(Settings, PromptsAndReachesThatCannotBeAreRefused) {
+  const auto& wrong = WrongSelecting;
   EXPECT_EQ(Wrong([](EngineOptions& o) { o.reach = "far"; }),
             "reach far: auto, on and off are known");
   EXPECT_EQ(wrong([](EngineOptions& o) { o.reach_positions = "here"; }),
@@ -256,10 +265,11 @@ TEST(Settings, BoundsThatCannotBeAreRefused) {
   const auto bounded = [](EngineOptions& o) { o.sparse_epsilon = 0.1; };
   EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_epsilon = 1.0; }).find("less than 1"),
             std::string::npos);
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_delta = 0.0; }).find("at most 0.5"),
-            std::string::npos);
-  EXPECT_NE(wrong([](EngineOptions& o) { o.sparse_delta = 0.6; }).find("at most 0.5"),
-            std::string::npos);
+  for (const double delta : {0.0, 0.6}) {
+    EXPECT_NE(
+        wrong([&](EngineOptions& o) { bounded(o), o.sparse_delta = delta; }).find("at most 0.5"),
+        std::string::npos);
+  }
   EXPECT_NE(wrong([&](EngineOptions& o) { bounded(o), o.selector = "oracle"; }).find("summaries"),
             std::string::npos);
   EXPECT_EQ(wrong([&](EngineOptions& o) { bounded(o), o.sparse_top_p = 0.9; }),
@@ -270,8 +280,62 @@ TEST(Settings, BoundsThatCannotBeAreRefused) {
             std::string::npos);
   EXPECT_NE(wrong([&](EngineOptions& o) { bounded(o), o.sparse_prefill = true; }).find("decode"),
             std::string::npos);
-  EXPECT_NE(Wrong([](EngineOptions& o) { o.sparse_epsilon = 0.1; }).find("need selector"),
-            std::string::npos);
+}
+
+// Each by its name, rather than left to count for nothing.
+TEST(Settings, PartsOfSelectionsThatNothingReadsAreRefused) {
+  using Change = std::function<void(EngineOptions&)>;
+  const std::pair<std::string, Change> parts[] = {
+      {"sparse_keys", [](EngineOptions& o) { o.sparse_keys = 512; }},
+      {"sparse_sink", [](EngineOptions& o) { o.sparse_sink = 0; }},
+      {"sparse_recent", [](EngineOptions& o) { o.sparse_recent = 64; }},
+      {"sparse_share", [](EngineOptions& o) { o.sparse_share = 0.1; }},
+      {"sparse_top_p", [](EngineOptions& o) { o.sparse_top_p = 0.9; }},
+      {"sparse_least", [](EngineOptions& o) { o.sparse_least = 32; }},
+      {"sparse_block", [](EngineOptions& o) { o.sparse_block = 8; }},
+      {"sparse_looks", [](EngineOptions& o) { o.sparse_looks = 2; }},
+      {"sparse_sketches", [](EngineOptions& o) { o.sparse_sketches = "host"; }},
+      {"sparse_levels", [](EngineOptions& o) { o.sparse_levels = 2; }},
+      {"sparse_refresh", [](EngineOptions& o) { o.sparse_refresh = 4; }},
+      {"sparse_candidates_refresh", [](EngineOptions& o) { o.sparse_candidates_refresh = 4; }},
+      {"sparse_from", [](EngineOptions& o) { o.sparse_from = 0; }},
+      {"sparse_epsilon", [](EngineOptions& o) { o.sparse_epsilon = 0.1; }},
+      {"sparse_delta", [](EngineOptions& o) { o.sparse_delta = 0.1; }},
+      {"sparse_cache", [](EngineOptions& o) { o.sparse_cache = 0; }}};
+  for (const auto& [name, change] : parts) {
+    EXPECT_EQ(Wrong(change), name + " needs selector or draft sparse");
+    // Drafts by keys that are chosen read them.
+    const std::string drafting = Wrong([&](EngineOptions& o) { o.draft = "sparse", change(o); });
+    EXPECT_EQ(drafting.find("needs selector"), std::string::npos) << drafting;
+  }
+  const std::pair<std::string, Change> of_stages[] = {
+      {"hip_stages", [](EngineOptions& o) { o.hip_stages = "64:1024"; }},
+      {"hip_refresh", [](EngineOptions& o) { o.hip_refresh = "16,8"; }},
+      {"hip_outer_keys", [](EngineOptions& o) { o.hip_outer_keys = 0; }},
+      {"hip_positions", [](EngineOptions& o) { o.hip_positions = "one"; }}};
+  for (const auto& [name, change] : of_stages) {
+    const std::string refused =
+        name + ": only infinitehip reads it; leave it out, or choose infinitehip as the selector";
+    EXPECT_EQ(Wrong(change), refused);
+    EXPECT_EQ(WrongSelecting(change), refused);
+    EXPECT_EQ(Wrong([&](EngineOptions& o) { o.draft = "sparse", change(o); }), refused);
+  }
+  EXPECT_EQ(WrongSelecting([](EngineOptions& o) { o.sparse_least = 32; }),
+            "sparse_least needs sparse_top_p");
+  EXPECT_EQ(WrongSelecting([](EngineOptions& o) { o.sparse_delta = 0.1; }),
+            "sparse_delta needs sparse_epsilon");
+}
+
+TEST(Settings, WrongStagesAreNamed) {
+  const auto wrong = [](const std::function<void(EngineOptions&)>& change) {
+    return Wrong([&](EngineOptions& o) { o.selector = "infinitehip", change(o); });
+  };
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.hip_stages = "64"; }).find("hip_stages: '64' are not"),
+            0u);
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.hip_refresh = "3"; }),
+            "hip_refresh: '3' is not a number of tokens for each stage of hip_stages, each a "
+            "multiple of the next, and the last of sparse_refresh, 1");
+  EXPECT_EQ(wrong([](EngineOptions& o) { o.hip_outer_keys = -1; }).find("hip_outer_keys is 0"), 0u);
 }
 
 TEST(Settings, WhatIsGivenIsThere) {

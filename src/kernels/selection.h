@@ -218,6 +218,8 @@ struct SelectionBudget {
   bool takes_top_p() const { return top_p != 0 && chooses(); }
   // Or on what the others have.
   bool is_bounded() const { return bound.epsilon > 0.0 && chooses(); }
+  // Else all heads together list heads * Capacity(blocks, 1).
+  bool lists_by_worth() const { return takes_top_p() || is_bounded(); }
   bool looks_twice() const { return chooses() && candidates > far_blocks; }
   // What lists the candidates by coarser blocks, each of `run`: those that are far as a whole are
   // chosen among.
@@ -323,6 +325,9 @@ struct SelectItem {
   int32_t* blocks = nullptr;  // [row blocks, heads, capacity]
   int64_t capacity = 0;       // at least budget.Capacity
   int32_t* counts = nullptr;  // [row blocks, heads]
+  // Of one row and a budget that lists_by_worth: the counts of all heads are added to it; null:
+  // they are not. Device memory.
+  uint64_t* listed = nullptr;
   // Of two looks: written, or those of an earlier call over as many blocks, with the same
   // far_begin, a far_end that was no greater, and at least as many candidates as are chosen
   // now. Or, of one row, the lists of a choice by coarser blocks of the same keys, with such a
@@ -425,6 +430,14 @@ struct AttendBlocksItem {
   bool attended = false;
   BlockCache cache = {};  // implementations without a bus between ignore it
 };
+
+// Adds an item's counts up where it asks for that; of kernels that have made its lists, in memory
+// that the host reads.
+inline void CountListed(const SelectItem& item) {
+  for (int head = 0; item.listed != nullptr && head < item.keys.heads; ++head) {
+    *item.listed += static_cast<uint64_t>(item.counts[head]);
+  }
+}
 
 // Pooled queries of a block of rows, of an item's `rows`.
 constexpr int64_t PoolsOf(int64_t rows, int64_t pool_rows = kPoolRows) {

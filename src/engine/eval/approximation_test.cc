@@ -51,15 +51,6 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   options.sparsity = 0.5;
   options.sink_tokens = 4;
   options.recent_tokens = 32;
-  options.selector = "pages";
-  options.sparse_top_p = 0.9;
-  options.sparse_epsilon = 0.1;
-  options.sparse_candidates_refresh = 8;
-  options.sparse_prefill = true;
-  options.sparse_dense_every = 64;
-  options.reach = "on";
-  options.reach_positions = "infllm";
-  options.hip_positions = "chunk";
   options.self_extend = "8:4096";
   options.evict = "snapkv";
   options.evict_budget = "512";
@@ -81,14 +72,6 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_LT(exact.sparsity, 0.0);
   EXPECT_LT(exact.sink_tokens, 0);
   EXPECT_EQ(exact.recent_tokens, 0);
-  EXPECT_EQ(exact.sparse_top_p, 0.0);
-  EXPECT_EQ(exact.sparse_epsilon, 0.0);
-  EXPECT_EQ(exact.sparse_candidates_refresh, 1);
-  EXPECT_FALSE(exact.sparse_prefill);
-  EXPECT_EQ(exact.sparse_dense_every, 0);
-  EXPECT_EQ(exact.reach, "auto");
-  EXPECT_EQ(exact.reach_positions, "streamingllm");
-  EXPECT_EQ(exact.hip_positions, "published");
   EXPECT_EQ(exact.evict_budget + exact.evict_pool, "");
   EXPECT_EQ(exact.evict_window, -1);
   EXPECT_EQ(exact.evict_sink, -1);
@@ -103,6 +86,59 @@ TEST(ExactOptions, LeaveOutWhatApproximatesAndFilesOfOneRun) {
   EXPECT_EQ(exact.device, "cuda:1");
   EXPECT_EQ(exact.chunk, 64);
   EXPECT_EQ(exact.host_share, 0.5);
+}
+
+TEST(ExactOptions, LeaveOutSelections) {
+  EngineOptions options;
+  options.selector = "pages";
+  options.sparse_keys = 512;
+  options.sparse_sink = 16;
+  options.sparse_recent = 64;
+  options.sparse_share = 0.1;
+  options.sparse_top_p = 0.9;
+  options.sparse_least = 32;
+  options.sparse_epsilon = 0.1;
+  options.sparse_delta = 0.01;
+  options.sparse_block = 8;
+  options.sparse_looks = 2;
+  options.sparse_sketches = "host";
+  options.sparse_refresh = 4;
+  options.sparse_from = 0;
+  options.sparse_cache = 0;
+  options.hip_stages = "64:1024";
+  options.hip_refresh = "8";
+  options.hip_outer_keys = 0;
+  options.sparse_candidates_refresh = 8;
+  options.sparse_prefill = true;
+  options.sparse_dense_every = 64;
+  options.reach = "on";
+  options.reach_positions = "infllm";
+  options.hip_positions = "chunk";
+  const EngineOptions exact = ExactOptions(options);
+  EXPECT_TRUE(ApproximationsOf(exact).empty());
+  EXPECT_EQ(exact.sparse_keys, 2048);
+  EXPECT_EQ(exact.sparse_sink, 256);
+  EXPECT_EQ(exact.sparse_recent, 1024);
+  EXPECT_EQ(exact.sparse_share, 0.0);
+  EXPECT_EQ(exact.sparse_top_p, 0.0);
+  EXPECT_EQ(exact.sparse_least, 64);
+  EXPECT_EQ(exact.sparse_epsilon, 0.0);
+  EXPECT_EQ(exact.sparse_delta, 0.05);
+  EXPECT_EQ(exact.sparse_block, 0);
+  EXPECT_EQ(exact.sparse_looks, 1);
+  EXPECT_EQ(exact.sparse_sketches, "auto");
+  EXPECT_EQ(exact.sparse_refresh, 1);
+  EXPECT_EQ(exact.sparse_from, kSparseFromAuto);
+  EXPECT_EQ(exact.sparse_cache, kSparseCacheAuto);
+  EXPECT_EQ(exact.hip_stages, EngineOptions{}.hip_stages);
+  EXPECT_EQ(exact.hip_refresh, "");
+  EXPECT_EQ(exact.hip_outer_keys, 4096);
+  EXPECT_EQ(exact.sparse_candidates_refresh, 1);
+  EXPECT_FALSE(exact.sparse_prefill);
+  EXPECT_EQ(exact.sparse_dense_every, 0);
+  EXPECT_EQ(exact.reach, "auto");
+  EXPECT_EQ(exact.reach_positions, "streamingllm");
+  EXPECT_EQ(exact.hip_positions, "published");
 }
 
 }  // namespace

@@ -20,12 +20,14 @@ struct ChoiceMemory {
     CandidateLists candidates;
     std::array<CandidateLists, kChunkStages> survivors;
   };
+  static constexpr int64_t kLine = 256;
   kv::SelectionBounds bounds;
   int kv_heads = 0;
   int64_t layers = 0;         // that have lists of their own
   int64_t search_layers = 0;  // and those of a search
   int64_t entries = 0;
   int64_t lists = 0, counts = 0, search = 0, scratch = 0;  // bytes of one
+  int64_t listed = 0;                                      // of ListedCount::by_worth
 
   ChoiceMemory(const ModelShape& shape, const ExecutorLimits& limits)
       : bounds(BoundsOf(limits.selection, limits.length, shape.kv_heads)),
@@ -46,11 +48,11 @@ struct ChoiceMemory {
                                  limits.selection.summary.sketched()
                                      ? bounds.candidates * limits.selection.search_run()
                                      : 0);
+    if (limits.selection.top_p > 0.0 || limits.selection.is_bounded()) listed = kLine;
   }
-  int64_t bytes() const { return ScratchAt(static_cast<int>(entries)); }
+  int64_t bytes() const { return ScratchAt(static_cast<int>(entries)) + listed; }
   // Of some blocks for each head.
   int64_t OfHeads(int64_t blocks) const {
-    constexpr int64_t kLine = 256;
     return RoundUp(kv_heads * blocks * int64_t{sizeof(int32_t)}, kLine);
   }
   // Offsets of an entry's: counts lie behind lists.
@@ -90,7 +92,11 @@ class SelectionPath : public AttentionPath {
                                                    : ListedSegments::Where::kInMemory),
         segments_(context_),
         from_disk_(context_),
-        kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)) {}
+        kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)) {
+    if (memory_.listed == 0) return;
+    std::byte* const sum = parts.memory + memory_.ScratchAt(static_cast<int>(memory_.entries));
+    context_.listed.by_worth = reinterpret_cast<uint64_t*>(sum);
+  }
 
   void BeginStep() override;
   bool TakesResident() const override { return true; }
@@ -364,6 +370,7 @@ void SelectionPath::BeginLayer(int layer) {
     const SelectItem select = SelectOf(
         layer, choice, std::span(places_).subspan(choice.first - choices[0].first, choice.reads));
     if (choice.made) selects_.push_back(select);
+    if (choice.made && observer == nullptr) context_.listed.Count(&selects_.back());
     if (choice.made && choice.searched && policy_.searches_pages()) {
       searches_.push_back(SearchOf(select));
     }

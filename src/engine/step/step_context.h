@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "device/device.h"
 #include "engine/step/limits.h"
+#include "engine/step/listed_count.h"
 #include "engine/step/shared_heads.h"
 #include "kernels/kernels.h"
 #include "kv/pages/format.h"
@@ -79,6 +80,7 @@ struct StepContext {
       nullptr;  // of ranks that have shards of the model; null: one has all
   // Heads of which other ranks have a part; null: there are none.
   const SharedHeads* shared = nullptr;
+  ListedCount listed;  // by the path of selection
   // Kernels wait for work of other lanes whose errors neither the store's reads nor the compute
   // stream tell, or count pages that do not fit their encoding.
   bool awaits_lanes = false;

@@ -395,6 +395,7 @@ void SelectBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
     for (int64_t block = 0; block < item.row_blocks(); ++block) {
       Selection(pool, isa, call, item, block).Run();
     }
+    CountListed(item);
   }
 }
 

@@ -199,6 +199,7 @@ cudaError_t ListCandidates(cudaStream_t stream, const SelectionShape& shape, con
   first.list.listed = item.candidates.blocks;
   first.list.capacity = item.candidates.capacity;
   first.list.counts = item.candidates.counts;
+  first.list.listed_of_all = nullptr;
   first.list.clear_tops = shape.summary.sketched() ? 1 : 0;
   const bool all = budget.far_blocks == budget.far_end - budget.far_begin;
   return all ? ListAllBut(stream, first.list, 0, 0) : SelectOnce(stream, shape, item, first);
@@ -323,6 +324,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   list.listed = item.blocks;
   list.capacity = item.capacity;
   list.counts = item.counts;
+  list.listed_of_all = item.listed;
   // Nothing to choose.
   if (list.far_blocks == far) return ListAlike(stream, list, item, 0, 0);
   if (list.far_blocks == 0) {

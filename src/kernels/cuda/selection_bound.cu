@@ -152,7 +152,10 @@ __device__ void ListFrom(const ListWork& work, int head, uint32_t least) {
     }
     before += all;
   }
-  if (threadIdx.x == 0) work.counts[head] = static_cast<int32_t>(before);
+  if (threadIdx.x != 0) return;
+  // The shorter list has been counted.
+  AddListed(work, static_cast<int>(before) - work.counts[head]);
+  work.counts[head] = static_cast<int32_t>(before);
 }
 
 // A block of threads takes a KV head.

@@ -236,6 +236,7 @@ struct ListWork {
   int32_t* listed;
   int64_t capacity;
   int32_t* counts;
+  uint64_t* listed_of_all;  // SelectItem::listed
 };
 // What is listed by the scores: of all blocks, or of candidates by their sketches.
 enum class Look : uint8_t { kAll, kSketches, kSummaries };

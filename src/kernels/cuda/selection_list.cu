@@ -257,7 +257,9 @@ __device__ void List(const ListWork& work, const Unit& unit) {
       static_cast<int>(max(int64_t{0}, threshold.quota - static_cast<int64_t>(before.equal)));
   if (thread == 0 && unit.tile + 1 == work.tiles) {
     const uint64_t total = before.of_head + all;
-    work.counts[unit.head] = Certain(total) + min(Equal(total), quota);
+    const int count = Certain(total) + min(Equal(total), quota);
+    work.counts[unit.head] = count;
+    AddListed(work, count);
   }
 
   int ties = Equal(counts);

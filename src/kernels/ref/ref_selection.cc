@@ -462,6 +462,7 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
     for (int64_t block = 0; block < item.row_blocks(); ++block) {
       SelectOf({format, summary, group, scale}, item, block);
     }
+    CountListed(item);
   }
 }
 

@@ -187,6 +187,7 @@ std::string SelectionProblem::NameAt(int64_t at) const {
   };
   const char* what = within(lists_, spec.heads * capacity_) ? "a list"
                      : within(counts_, spec.heads)          ? "a count"
+                     : at >= listed_ && at < o_             ? "the sum of counts"
                      : at >= candidates_ && at < lists_     ? "a candidate or survivor"
                      : at < q_                              ? "a summary"
                                                             : "what no result owns";

@@ -155,6 +155,7 @@ void SelectionProblem::LayOut(Random& places) {
   }
   lists_ = in_working.Take(row_blocks() * spec.heads * capacity_ * int64_t{sizeof(int32_t)});
   counts_ = in_working.Take(row_blocks() * spec.heads * int64_t{sizeof(int32_t)});
+  listed_ = in_working.Take(sizeof(uint64_t));
   o_ = floats(states() * o_stride_);
   lse_ = floats(states() * lse_stride_);
   scratch_bytes_ = ScratchBytes();
@@ -446,6 +447,9 @@ std::vector<SelectionProblem::ChoiceCall> SelectionProblem::Choices(
                            At<int32_t>(memory.working, survivor_counts_[i])};
   }
   SelectItem earlier = choice;
+  if (spec.rows == 1 && spec.budget.lists_by_worth()) {
+    choice.listed = At<uint64_t>(memory.working, listed_);
+  }
   if (!has_earlier_query()) {
     if (!spec.by_pages) return {{spec.summary, choice}};
     choice.candidates_listed = true;

@@ -208,7 +208,7 @@ class SelectionProblem {
   int64_t candidates_ = 0, candidate_counts_ = 0, candidate_capacity_ = 0;
   std::array<int64_t, kChunkStages> survivors_ = {}, survivor_counts_ = {};
   std::array<int64_t, kChunkStages> survivor_capacity_ = {};
-  int64_t lists_ = 0, counts_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;
+  int64_t lists_ = 0, counts_ = 0, listed_ = 0, o_ = 0, lse_ = 0, scratch_ = 0, scratch_bytes_ = 0;
   // Angles of slots, of rows, and the frequencies of moves and of keys that are turned back.
   int64_t slot_cos_ = 0, slot_sin_ = 0, row_cos_ = 0, row_sin_ = 0, inv_freq_ = 0, turn_freq_ = 0;
   int64_t capacity_ = 0, q_stride_ = 0;

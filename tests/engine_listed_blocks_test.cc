@@ -1,0 +1,118 @@
+// How many blocks lists have is counted, whether budgets say so beforehand or kernels find out.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kv/policy/selection.h"
+#include "support/api.h"
+#include "support/step_harness.h"
+
+namespace headway::testing {
+namespace {
+
+constexpr int64_t kPrompt = 700, kTokens = 40;
+constexpr int64_t kPage = 64, kBlock = 16;
+
+EngineOptions Options(const std::string& selector) {
+  EngineOptions options;
+  options.device = TestDevice();
+  options.found_shares = false;
+  options.selector = selector;
+  options.page_slots = kPage;
+  options.sparse_block = kBlock;
+  options.sparse_keys = 128;
+  options.sparse_sink = 64;
+  options.sparse_recent = 128;
+  options.sparse_from = 0;
+  options.hip_outer_keys = selector == "infinitehip" ? 0 : options.hip_outer_keys;
+  return options;
+}
+
+ListedBlocks Counted(const EngineOptions& options) {
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Timings timings;
+  Fresh(kDemo, options, RequestOf(Quoting(*engine, kPrompt, 100), kTokens), &timings);
+  return timings.listed;
+}
+
+// The same by the definition of budgets, where each decode step chooses.
+ListedBlocks Expected(const EngineOptions& options) {
+  const ModelInfo info = Open(kDemo, options)->info();
+  const kv::SelectionPolicy policy = {.summary = {SummaryKind::kBoxes, kBlock},
+                                      .keys = options.sparse_keys,
+                                      .sink = options.sparse_sink,
+                                      .recent = options.sparse_recent,
+                                      .share = BudgetShare::kHead};
+  const int64_t lists = int64_t{info.layers} * info.kv_heads;
+  ListedBlocks all;
+  for (int64_t position = kPrompt; position < kPrompt + kTokens - 1; ++position) {
+    const kv::BlockSpan span = {0, position / kPage * (kPage / kBlock)};
+    const SelectionBudget budget = kv::BudgetOf(policy, {&span, 1}, position);
+    all.lists += lists;
+    all.among += lists * span.blocks;
+    all.blocks += lists * (budget.far_begin + budget.far_blocks + span.blocks - budget.far_end);
+  }
+  return all;
+}
+
+void ExpectSame(const ListedBlocks& counted, const ListedBlocks& expected) {
+  EXPECT_EQ(counted.lists, expected.lists);
+  EXPECT_EQ(counted.blocks, expected.blocks);
+  EXPECT_EQ(counted.among, expected.among);
+}
+
+TEST(ListedBlocks, AreThoseOfBudgetsThatSayHowMany) {
+  for (const std::string selector : {"pages", "quest", "infllm", "infinitehip"}) {
+    SCOPED_TRACE(selector);
+    const EngineOptions options = Options(selector);
+    ExpectSame(Counted(options), Expected(options));
+  }
+  // In host memory, and by pages in front.
+  EngineOptions options = Options("pages");
+  options.placement = "host-only";
+  ExpectSame(Counted(options), Expected(options));
+  options.sparse_levels = 2;
+  ExpectSame(Counted(options), Expected(options));
+}
+
+TEST(ListedBlocks, AreAddedUpWhereTheQuerySaysHowMany) {
+  EngineOptions options = Options("pages");
+  const ListedBlocks most = Expected(options);
+  // As many as ever: the fewest are the most.
+  options.sparse_top_p = 0.5;
+  options.sparse_least = options.sparse_keys;
+  ExpectSame(Counted(options), most);
+  options.sparse_looks = 2;
+  ExpectSame(Counted(options), most);
+  options.sparse_looks = 1;
+  options.sparse_least = kBlock;
+  const ListedBlocks fewer = Counted(options);
+  EXPECT_EQ(fewer.lists, most.lists);
+  EXPECT_LT(fewer.blocks, most.blocks);
+  EXPECT_GT(fewer.blocks, most.blocks - most.lists * options.sparse_keys / kBlock);
+  EngineOptions bounded = Options("pages");
+  bounded.sparse_epsilon = 1e-6;
+  const ListedBlocks nearly = Counted(bounded);
+  EXPECT_EQ(nearly.lists, most.lists);
+  EXPECT_GT(nearly.blocks, most.blocks);
+  EXPECT_LE(nearly.blocks, nearly.among);
+}
+
+TEST(ListedBlocks, AreThoseOfStepsThatChoose) {
+  EngineOptions options = Options("pages");
+  options.sparse_refresh = 4;
+  const ListedBlocks some = Counted(options);
+  const ListedBlocks all = Expected(options);
+  EXPECT_LT(some.lists, all.lists / 2);
+  EXPECT_GE(some.lists, all.lists / 4);
+  options.sparse_refresh = 1;
+  options.sparse_keys = 1024;  // which is all of them
+  EXPECT_EQ(Counted(options).lists, 0);
+  EngineOptions exact;
+  exact.device = TestDevice();
+  EXPECT_EQ(Counted(exact).lists, 0);
+}
+
+}  // namespace
+}  // namespace headway::testing
