@@ -64,7 +64,7 @@ const std::map<std::string, std::vector<std::vector<Part>>> kOrder = {
     {"parallel",
      {{{"parallel"}},
       {{"parallel/thread"}, {"parallel/mpi"}},
-      {{"parallel/peer"}},
+      {{"parallel/peer"}, {"parallel/nccl"}},
       {{"parallel/local"}}}},
     {"engine", {{{"engine/step"}, {"engine/drafts"}}, {{"engine/paths"}}, {{"engine"}}}},
     {"engine/eval", {{{"engine/eval"}}, {{"engine/eval/files"}, {"engine/eval/tasks"}}}},
