@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "support/mpirun.h"
+#include "support/rank_gpus.h"
 
 namespace headway {
 namespace {
@@ -25,7 +26,10 @@ std::string WithAnotherNorm(std::string bytes) {
   return bytes;
 }
 
-const Args kRun = {"run", kModel, "-p", "Once upon a time", "-n", "24", "--tp", "2", "-t", "2"};
+// On GPUs, if the environment says so, where two ranks add up as they do in one process.
+const std::string kDevice = testing::RanksHaveGpus() ? "cuda" : "cpu";
+const Args kRun = {"run", kModel, "-p", "Once upon a time", "-n",   "24", "--tp",
+                   "2",   "-t",   "2",  "--device",         kDevice};
 
 TEST_F(Mpirun, TextIsThatOfRanksInOneProcess) {
   program_ = kProgram;
@@ -72,8 +76,8 @@ TEST_F(Mpirun, EvaluationsAndManyPromptsRunOnRanks) {
 TEST_F(Mpirun, DraftsAreThoseOfTheFirstRank) {
   WriteFile(dir_.File("text"),
             ReadFile(HEADWAY_SOURCE_DIR "/examples/document.txt").substr(0, 3000));
-  Args run = {"run", kModel, "-f", dir_.File("text"), "-n", "40", "--temperature",
-              "0",   "--tp", "2"};
+  Args run = {"run", kModel, "-f", dir_.File("text"), "-n",   "40", "--temperature",
+              "0",   "--tp", "2",  "--device",        kDevice};
   program_ = kProgram;
   const Json plain = RunJson(run);
   program_ = HEADWAY_MPIRUN;
@@ -181,6 +185,7 @@ TEST_F(Mpirun, RanksThatDoNotFitTogetherAreRefused) {
 TEST_F(Mpirun, OneErrorEndsAll) {
   Args run = {kProgram, "run", kModel, "--file", HEADWAY_SOURCE_DIR "/examples/document.txt", "-n"};
   run.insert(run.end(), {"4", "--tp", "2", "--placement", "disk-only", "--disk-memory", "1GiB"});
+  run.insert(run.end(), {"--device", kDevice});
   Args limited = {"/bin/sh", "-c", "ulimit -f 40000; exec \"$@\"", "sh"};
   limited.insert(limited.end(), run.begin(), run.end());
   ExpectOneError(Apart(run, limited), "headway: error: rank 1 of 2: ");

@@ -33,6 +33,7 @@ const std::map<std::string, std::string> kManyParameters = {
     {"src/kernels/cpu/attention_math-inl.h: FinishLogits", "a step of the softmax"},
     {"src/kernels/cpu/attention_strips_load-inl.h: DecodeRows", "a step of loading keys"},
     {"src/kernels/cuda/attention_codes_copy.h: CopyParams", "a step of loading keys"},
+    {"src/parallel/nccl/nccl_library.h: ", "NCCL's own functions"},
 };
 
 bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }

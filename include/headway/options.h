@@ -24,7 +24,7 @@ struct EngineOptions {
   int threads = 0;           // 0: every core that the process may use
   // Ranks that share the model, in this process, or one in each of the processes that
   // headway/processes.h has joined: each has some of the KV heads, of the MLP and of the
-  // vocabulary, and a share of threads and budgets. On the CPU, for now.
+  // vocabulary, and a share of threads and budgets; with a GPU, one of its own.
   int tensor_parallel = 1;
   // Ranks in this process, each of which has a run of the layers, one behind the other, by the
   // memory of their devices, and a share of budgets: a model and a cache that one device does not

@@ -307,7 +307,7 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
       app, more_compute, "--tp", &engine.tensor_parallel, {1, 64},
       "ranks that share the model: each has some of its heads, of its MLP and of its vocabulary, "
       "and a share of threads and budgets (tensor parallelism); with --device cuda each has a GPU. "
-      "On CPUs, behind mpirun -n N, with --tp N, each is a process, and the first prints")
+      "Behind mpirun -n N, with --tp N, each is a process, and the first prints")
       ->default_str(std::to_string(engine.tensor_parallel));
   AddNumber(app, more_compute, "--layers-over", &engine.layers_over, {1, 64},
             "ranks that have a run of the layers each, one behind the other, and a share of "

@@ -115,6 +115,7 @@ Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload&
   inputs.pattern = &pattern;
   inputs.session = &*manifest;
   inputs.backend = backend->info();
+  inputs.backend.context_memory += link_memory;
   inputs.kernels = kernels.get();
   if (settings.ranks > 1) {
     inputs.heads = &heads;
@@ -134,7 +135,7 @@ Result<Blueprint> Engine::Impl::DrawUnder(const Settings& given, const Workload&
 }
 
 int64_t Engine::Impl::SmallestDevice() const {
-  int64_t smallest = device_budget->limit();
+  int64_t smallest = smallest_device.value_or(device_budget->limit());
   for (const std::unique_ptr<Impl>& rank : others) {
     if (settings.layer_ranks > 1) break;
     smallest = std::min(smallest, rank->device_budget->limit());
@@ -194,7 +195,7 @@ Status Engine::Impl::CheckRoom(const PlanReport& plan) {
   for (const MemoryLine& line : plan.memory) {
     if (line.tier == TierName(Tier::kDevice)) memory.planned += line.bytes;
   }
-  memory.taken = backend->info().context_memory;
+  memory.taken = backend->info().context_memory + link_memory;
   const std::lock_guard lock(moving);
   memory.taken += model->device_bytes();
   if (draft != nullptr) memory.taken += draft->model->device_bytes();
@@ -408,7 +409,7 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
   std::unique_ptr<RankGroup> group;
   Communicator* communicator = nullptr;
   if (processes != nullptr) {
-    communicator = &processes->communicator();
+    communicator = links != nullptr ? links.get() : &processes->communicator();
   } else if (settings.all_ranks() > 1) {
     Result<std::unique_ptr<RankGroup>> connected = NewLocalGroup(settings.all_ranks(), Gpus());
     if (!connected.ok()) return connected.status();

@@ -84,6 +84,10 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<Impl>> others;
   // Where ranks in processes share it: of which this process is one; else null.
   ProcessGroup* processes = nullptr;
+  std::unique_ptr<Communicator> links;  // between their GPUs; null where hosts read all memory
+  int64_t link_memory = 0;              // of the GPU, that these take
+  Reservation link_reservation;
+  std::optional<int64_t> smallest_device;  // of all of them, what each may take of its GPU
   std::optional<Settings> plain;     // but for the encoding those above, once a context needs them
   std::optional<int64_t> shared_id;  // by which the other processes know the engine
   int all_threads = 0;               // of all processes
@@ -147,8 +151,11 @@ struct Engine::Impl {
   Result<std::unique_ptr<Context>> MakeContextTogether(const Workload& workload);
   // Arranges `meeting` where there are a plan and a session.
   Result<Blueprint> DrawTogether(const Workload& workload, SessionMeeting* meeting);
-  // Whether all processes have the same model open; `engine` is null where this one has none.
-  static Status CompareModels(ProcessGroup& group, Engine* engine);
+  // Whether all processes have the same model open; `engine` is null where this one has none. An
+  // error where this one has another model than the first.
+  static Result<bool> CompareModels(ProcessGroup& group, Engine* engine);
+  // Connects their GPUs, if they have some.
+  Status ConnectProcesses();
   // The contexts of the other ranks in this process, beside the first one's.
   Status AddContexts(const Workload& workload, const Blueprint& first,
                      const std::vector<Blueprint>& runs, const PlanReport& report,

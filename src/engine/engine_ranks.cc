@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "engine/report.h"
 #include "model/config_identity.h"
 #include "model/weights/open_weights.h"
+#include "parallel/nccl/nccl_communicator.h"
 
 namespace headway {
 
@@ -193,15 +195,18 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   const int64_t id = NewSharedId();
   const Status opened = Together(*group, OrderOf(Order::kOpen, id, model, options), [&] {
     engine = OpenRank(env, model, *read, SettingsOfProcess(*read, *group), group);
-    const Status same = Engine::Impl::CompareModels(*group, engine.ok() ? engine->get() : nullptr);
-    return engine.ok() ? same : engine.status();
+    const Result<bool> same =
+        Engine::Impl::CompareModels(*group, engine.ok() ? engine->get() : nullptr);
+    if (!engine.ok()) return engine.status();
+    // Where it is false another rank's error is that of all.
+    return same.ok() && *same ? (*engine)->impl_->ConnectProcesses() : same.status();
   });
   if (!opened.ok()) return opened;
   if (group->rank() == 0) (*engine)->impl_->shared_id = id;
   return engine;
 }
 
-Status Engine::Impl::CompareModels(ProcessGroup& group, Engine* engine) {
+Result<bool> Engine::Impl::CompareModels(ProcessGroup& group, Engine* engine) {
   Impl* const impl = engine == nullptr ? nullptr : engine->impl_.get();
   uint64_t own = 0;
   if (impl != nullptr) {
@@ -211,17 +216,43 @@ Status Engine::Impl::CompareModels(ProcessGroup& group, Engine* engine) {
   const int64_t told[] = {static_cast<int64_t>(own), impl == nullptr ? 0 : impl->pool.threads()};
   const Result<std::vector<int64_t>> all = group.Gather(told);
   if (!all.ok()) return all.status();
-  if (impl == nullptr) return OkStatus();
-  for (int rank = 0; rank < group.ranks(); ++rank) {
-    impl->all_threads += static_cast<int>((*all)[static_cast<size_t>(2 * rank + 1)]);
-  }
+  if (impl == nullptr) return false;
   const auto first = static_cast<uint64_t>((*all)[0]);
-  if (first == 0 || first == own) return OkStatus();
+  bool same = first != 0;
+  for (int rank = 0; rank < group.ranks(); ++rank) {
+    const auto at = static_cast<size_t>(2 * rank);
+    same = same && static_cast<uint64_t>((*all)[at]) == first;
+    impl->all_threads += static_cast<int>((*all)[at + 1]);
+  }
+  if (first == 0 || first == own) return same;
   return Status(StatusCode::kInvalidArgument,
                 impl->info.folder + " holds another model than on rank 0" +
                     (impl->assignment->profiled || !impl->pattern.streaming.empty()
                          ? ", or a file about heads is another one"
                          : ""));
+}
+
+Status Engine::Impl::ConnectProcesses() {
+  if (!backend->info().own_memory) return OkStatus();
+  const Result<int64_t> before = backend->FreeMemory();
+  Result<std::unique_ptr<Communicator>> made = ConnectGpus(*processes, backend->info().gpu);
+  if (!made.ok()) return made.status();
+  links = std::move(*made);
+  if (links == nullptr) return OkStatus();
+  const Result<int64_t> after = backend->FreeMemory();
+  const bool known = before.ok() && after.ok();
+  // The first one's plan is everybody's: it fits the GPU with least room.
+  const int64_t told[] = {device_budget->limit(), known ? *before - *after : 0};
+  const Result<std::vector<int64_t>> all = processes->Gather(told);
+  if (!all.ok()) return all.status();
+  for (size_t at = 0; at < all->size(); at += 2) {
+    smallest_device = std::min(smallest_device.value_or((*all)[at]), (*all)[at]);
+    link_memory = std::max(link_memory, (*all)[at + 1]);
+  }
+  Result<Reservation> reserved = device_budget->Reserve(link_memory, "connections of ranks");
+  if (!reserved.ok()) return reserved.status();
+  link_reservation = std::move(*reserved);
+  return OkStatus();
 }
 
 Engine::~Engine() {

@@ -16,6 +16,7 @@
 #include "headway/engine.h"
 #include "headway/processes.h"
 #include "headway/refusal.h"
+#include "kernels/backend/backend.h"
 
 namespace headway {
 namespace {
@@ -152,18 +153,15 @@ Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group) 
   if (!settings.target.threads.has_value()) {
     own.target.threads = std::max(1, ThreadPool(0).threads() / group.core_sharers());
   }
+  own.target.device =
+      *DeviceOfRank(settings.target.device, group.rank(), group.ranks(), group.rank_on_machine());
+  own.gpu_ranks = 1;  // NCCL connects no others
   return own;
 }
 
 Status CheckProcesses(const ProcessGroup* group, const Settings& settings) {
   const int ranks = settings.ranks;
-  if (group == nullptr) return OkStatus();
-  if (group->ranks() == ranks) {
-    if (ranks == 1 || settings.target.device == "cpu") return OkStatus();
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{"processes do not share GPUs yet: leave out the launcher, and ",
-                           Option::kTensorParallel, " has a thread for each GPU"}});
-  }
+  if (group == nullptr || group->ranks() == ranks) return OkStatus();
   return Status(StatusCode::kInvalidArgument,
                 Refusal{{Option::kTensorParallel,
                          fmt::format(" {}: each process is one rank, and the launcher started {}",

@@ -23,11 +23,11 @@ Status Together(ProcessGroup& group, const std::string& order, const std::functi
 // By which the ranks know an engine or a context of the first one.
 int64_t NewSharedId();
 
-// What the rank of this process is made with: SettingsOfRank, and where no number of threads is
-// given, its share of the cores that it may use.
+// What the rank of this process is made with: SettingsOfRank, with a GPU of its own machine, and
+// where no number of threads is given, its share of the cores that it may use.
 Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group);
 
-// Whether there are as many processes as ranks, and these can be connected.
+// Whether there are as many processes as ranks.
 Status CheckProcesses(const ProcessGroup* group, const Settings& settings);
 
 }  // namespace headway

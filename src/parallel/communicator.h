@@ -30,8 +30,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
 
-  // data [count] becomes the sum over the ranks, added in their order: the same bits on every rank
-  // and from run to run.
+  // data [count] becomes the sum over the ranks, added in their order, or over NCCL in one that it
+  // chooses: the same bits on every rank and from run to run.
   virtual void AllReduceSum(Stream& stream, float* data, int64_t count) = 0;
   // Fills in the columns of the other ranks.
   virtual void AllGather(Stream& stream, const SharedColumns& matrix) = 0;

@@ -23,6 +23,16 @@ struct Launch {
 // Empty where none started this process.
 std::optional<Launch> LaunchOfProcess();
 
+// What is known of calls that ranks make of each other by other means than the group's: from GPU to
+// GPU. Such a call is done once every rank has begun it.
+enum class DeviceCalls {
+  kOpen,       // nothing speaks against it
+  kDoubtful,   // a rank has ended with an error; it had begun as many, which may never end there
+  kNeverDone,  // a rank has ended, or given up, without one that this rank has begun
+};
+// Why a rank makes no such calls any more: for what happened to itself, or to another.
+enum class GaveUp { kByItself, kForAnother };
+
 class ProcessGroup {
  public:
   // Leaves the group together with the others. Of one that is broken rank 0 ends all processes.
@@ -31,7 +41,9 @@ class ProcessGroup {
   virtual int ranks() const = 0;
   // Processes of this machine that may use the same cores as this one, itself among them.
   virtual int core_sharers() const = 0;
-  // For use in Run.
+  // Its number among the ranks of its machine: the lowest rank there has 0.
+  virtual int rank_on_machine() const = 0;
+  // For use in Run, on a device whose memory the host reads; on others what hosts say alone.
   virtual Communicator& communicator() = 0;
 
   // What ThreadGroup::Run is: all ranks call it, each with its own work, and it returns in all of
@@ -48,6 +60,12 @@ class ProcessGroup {
   // In Run: every rank's bytes on rank 0, of which each gives as many as it has; on the others
   // nothing. kUnsupported, on all of them, where these are more than kMostGatheredBytes in all.
   virtual Result<std::vector<std::string>> GatherTexts(const std::string& text) = 0;
+
+  // From any thread. In Run: this rank begins one more call of devices.
+  virtual void CountDeviceCall() = 0;
+  virtual DeviceCalls AskDeviceCalls() = 0;
+  // This rank's calls of devices are at their end, and the group is with this Run or the next.
+  virtual void GiveUpDeviceCalls(GaveUp why) = 0;
 };
 
 inline constexpr int64_t kMostGatheredBytes = int64_t{1} << 30;

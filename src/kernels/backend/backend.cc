@@ -129,11 +129,12 @@ std::optional<std::vector<int>> GpusOf(const std::string& device) {
 
 }  // namespace
 
-Result<std::string> DeviceOfRank(const std::string& device, int rank, int ranks) {
+Result<std::string> DeviceOfRank(const std::string& device, int rank, int ranks,
+                                 std::optional<int> on_machine) {
   const std::optional<std::vector<int>> gpus = GpusOf(device);
   if (!gpus.has_value()) return device;
   const auto name = [](int gpu) { return std::string(kCuda) + ":" + std::to_string(gpu); };
-  if (gpus->size() == 1) return name(gpus->front() + rank);
+  if (gpus->size() == 1) return name(gpus->front() + on_machine.value_or(rank));
   if (std::ssize(*gpus) == ranks) return name((*gpus)[static_cast<size_t>(rank)]);
   return Status(StatusCode::kInvalidArgument,
                 Refusal{{Option::kDevice, " " + device + " names " + std::to_string(gpus->size()) +

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/env.h"
@@ -48,8 +49,10 @@ class Backend {
 
 // The device of one of the ranks that share a model: of "cuda:2" it is GPU 2 + rank, of "cuda:0,2"
 // the one of that place in the list; one that is no GPU is every rank's. kInvalidArgument where the
-// list has another length than `ranks`.
-Result<std::string> DeviceOfRank(const std::string& device, int rank, int ranks);
+// list has another length than `ranks`. Where ranks are processes they may be on several machines:
+// GPU 2 is then that of the first rank on each, and `on_machine` is the rank's number there.
+Result<std::string> DeviceOfRank(const std::string& device, int rank, int ranks,
+                                 std::optional<int> on_machine = std::nullopt);
 
 // `device` is "cpu", or "cuda" or "cuda:N" where the build has it; `isa` is for the CPU's kernels.
 // kUnsupported names what this build has.

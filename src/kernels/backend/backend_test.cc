@@ -154,5 +154,17 @@ TEST(Backend, APlannedGpuSaysWhatItLacks) {
       {.encoding = Encoding::kInt8, .head_dim = 8, .param_alignment = 2}));
 }
 
+TEST(Backend, RanksHaveGpusOfTheirOwn) {
+  EXPECT_EQ(*DeviceOfRank("cpu", 3, 4), "cpu");
+  EXPECT_EQ(*DeviceOfRank("cuda", 3, 4), "cuda:3");
+  EXPECT_EQ(*DeviceOfRank("cuda:2", 3, 4), "cuda:5");
+  EXPECT_EQ(*DeviceOfRank("cuda:7,0,1,5", 3, 4), "cuda:5");
+  EXPECT_FALSE(DeviceOfRank("cuda:7,0,1", 3, 4).ok());
+  // The second rank of the second machine. A list has a place for each rank.
+  EXPECT_EQ(*DeviceOfRank("cuda", 3, 4, 1), "cuda:1");
+  EXPECT_EQ(*DeviceOfRank("cuda:2", 3, 4, 1), "cuda:3");
+  EXPECT_EQ(*DeviceOfRank("cuda:7,0,1,5", 3, 4, 1), "cuda:5");
+}
+
 }  // namespace
 }  // namespace headway

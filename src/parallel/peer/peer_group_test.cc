@@ -18,6 +18,7 @@
 #include "base/env.h"
 #include "base/random.h"
 #include "device/cuda/cuda_device.h"
+#include "parallel/testing/gpu_rank.h"
 #include "parallel/testing/rank_values.h"
 
 namespace headway {
@@ -47,52 +48,9 @@ std::unique_ptr<PeerGroup> NewGroup(int ranks, const PeerOptions& options = kDir
   return std::move(*group);
 }
 
-// A rank's GPU, a stream and a buffer on it with one in pinned memory, made before ranks wait for
-// each other.
-struct Rank {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream, aside;
-  std::unique_ptr<Event> made, done;
-  Budget budget{"test", kUnlimited};
-  std::unique_ptr<Buffer> buffer, pinned;
-
-  Rank(int gpu, size_t bytes) {
-    device = std::move(*NewCudaDevice({.index = gpu}, Env::Default(), nullptr));
-    stream = std::move(*device->NewStream(Lane::kCompute));
-    aside = std::move(*device->NewStream(Lane::kRanks));
-    made = device->NewEvent();
-    done = device->NewEvent();
-    buffer = std::move(*device->Allocate(budget, bytes, "data"));
-    pinned = std::move(*device->AllocateHost(budget, bytes, "data"));
-  }
-  float* floats(size_t offset = 0) const {
-    return reinterpret_cast<float*>(buffer->data()) + offset;
-  }
-  void Give(const void* from, size_t bytes, size_t offset = 0) const {
-    std::memcpy(pinned->data(), from, bytes);
-    stream->Copy(buffer->data() + offset, pinned->data(), bytes);
-  }
-  // Behind what the stream was given, and before what it will be given, on another stream.
-  template <typename Call>
-  void Aside(const Call& call) const {
-    stream->Record(*made);
-    aside->Wait(*made);
-    call(*aside);
-    aside->Record(*done);
-    stream->Wait(*done);
-  }
-  // Waits for all that was enqueued.
-  Status Take(void* to, size_t bytes, size_t offset = 0) const {
-    stream->Copy(pinned->data(), buffer->data() + offset, bytes);
-    const Status status = stream->Synchronize();
-    std::memcpy(to, pinned->data(), bytes);
-    return status;
-  }
-};
-
-std::vector<std::unique_ptr<Rank>> NewRanks(int ranks, size_t bytes) {
-  std::vector<std::unique_ptr<Rank>> made;
-  for (const int gpu : GpusOf(ranks)) made.push_back(std::make_unique<Rank>(gpu, bytes));
+std::vector<std::unique_ptr<GpuRank>> NewRanks(int ranks, size_t bytes) {
+  std::vector<std::unique_ptr<GpuRank>> made;
+  for (const int gpu : GpusOf(ranks)) made.push_back(std::make_unique<GpuRank>(gpu, bytes));
   return made;
 }
 
@@ -112,7 +70,7 @@ TEST(PeerGroupTest, SumsAreInTheOrderOfTheRanks) {
       for (const size_t count : {0u, 1u, 7u, 4096u, 32768u, 32769u, 200'003u}) {
         const std::vector<float> expected = SumsOfRanks(ranks, count);
         const Status status = group->Run([&](int rank) {
-          const Rank& mine = *own[static_cast<size_t>(rank)];
+          const GpuRank& mine = *own[static_cast<size_t>(rank)];
           Random random(static_cast<uint64_t>(rank));
           const std::vector<float> values = ValuesOfRank(rank, count);
           for (int round = 0; round < 6; ++round) {
@@ -147,7 +105,7 @@ TEST(PeerGroupTest, CallsFollowOneAnother) {
     const std::unique_ptr<PeerGroup> group = NewGroup(kRanks, options);
     const auto own = NewRanks(kRanks, kMany * sizeof(float));
     const Status status = group->Run([&](int rank) {
-      const Rank& mine = *own[static_cast<size_t>(rank)];
+      const GpuRank& mine = *own[static_cast<size_t>(rank)];
       Communicator& communicator = group->communicator(rank);
       Random random(static_cast<uint64_t>(rank) + 10);
       const std::vector<float> begin(kMany, rank == 0 ? 1.0f : 0.0f);
@@ -187,7 +145,7 @@ TEST(PeerGroupTest, CallsOfTwoStreamsFollowOneAnother) {
   const std::unique_ptr<PeerGroup> group = NewGroup(kRanks);
   const auto own = NewRanks(kRanks, kMany * sizeof(float));
   const Status status = group->Run([&](int rank) {
-    const Rank& mine = *own[static_cast<size_t>(rank)];
+    const GpuRank& mine = *own[static_cast<size_t>(rank)];
     Communicator& communicator = group->communicator(rank);
     Random random(static_cast<uint64_t>(rank) + 10);
     const std::vector<float> begin(kMany, rank == 0 ? 1.0f : 0.0f);
@@ -221,7 +179,7 @@ TEST(PeerGroupTest, ColumnsAreGathered) {
       const size_t bytes = sizeof(float) * kRows * static_cast<size_t>(columns);
       const auto own = NewRanks(kRanks, bytes);
       const Status status = group->Run([&](int rank) {
-        const Rank& mine = *own[static_cast<size_t>(rank)];
+        const GpuRank& mine = *own[static_cast<size_t>(rank)];
         Random random(static_cast<uint64_t>(rank));
         for (int round = 0; round < 10; ++round) {
           Delay(&random);
@@ -252,7 +210,7 @@ TEST(PeerGroupTest, BroadcastsAndDecisions) {
   const std::unique_ptr<PeerGroup> group = NewGroup(4);
   const auto own = NewRanks(4, kBytes + 1);
   const Status status = group->Run([&](int rank) {
-    const Rank& mine = *own[static_cast<size_t>(rank)];
+    const GpuRank& mine = *own[static_cast<size_t>(rank)];
     Communicator& communicator = group->communicator(rank);
     for (int from = 0; from < 4; ++from) {
       const auto of_rank = [&](int r) {
@@ -280,7 +238,7 @@ TEST(PeerGroupTest, NobodyPassesABarrierAlone) {
   const auto own = NewRanks(4, 16);
   std::atomic<int> begun = 0;
   const Status status = group->Run([&](int rank) {
-    const Rank& mine = *own[static_cast<size_t>(rank)];
+    const GpuRank& mine = *own[static_cast<size_t>(rank)];
     std::this_thread::sleep_for(std::chrono::milliseconds(5 * rank));
     ++begun;
     group->communicator(rank).Barrier(*mine.stream);
@@ -302,7 +260,7 @@ TEST(PeerGroupTest, OneErrorEndsAll) {
         const auto own = NewRanks(3, static_cast<size_t>(count) * sizeof(float));
         std::atomic<int> cut_short = 0;
         const Status status = group->Run([&](int rank) {
-          const Rank& mine = *own[static_cast<size_t>(rank)];
+          const GpuRank& mine = *own[static_cast<size_t>(rank)];
           for (int round = 0; round < 5; ++round) {
             if (rank == failing && round == 3) {
               std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -328,7 +286,7 @@ TEST(PeerGroupTest, ARankThatEndsEarlyIsNotWaitedFor) {
   const std::unique_ptr<PeerGroup> group = NewGroup(3);
   const auto own = NewRanks(3, 16);
   const Status status = group->Run([&](int rank) {
-    const Rank& mine = *own[static_cast<size_t>(rank)];
+    const GpuRank& mine = *own[static_cast<size_t>(rank)];
     if (rank != 1) group->communicator(rank).Barrier(*mine.stream);
     return mine.stream->Synchronize();
   });
@@ -352,7 +310,7 @@ TEST(PeerGroupTest, UnequalSizesAreAnError) {
   const std::unique_ptr<PeerGroup> group = NewGroup(2);
   const auto own = NewRanks(2, 400);
   const Status status = group->Run([&](int rank) {
-    const Rank& mine = *own[static_cast<size_t>(rank)];
+    const GpuRank& mine = *own[static_cast<size_t>(rank)];
     group->communicator(rank).AllReduceSum(*mine.stream, mine.floats(), 50 + rank);
     return mine.stream->Synchronize();
   });
@@ -371,10 +329,10 @@ TEST(PeerGroupTest, RanksThatShareAGpuMeetOnTheHost) {
   const std::vector<float> expected = SumsOfRanks(3, kCount);
   Result<std::unique_ptr<PeerGroup>> group = PeerGroup::Create(std::vector<int>{0, 0, 0});
   ASSERT_TRUE(group.ok()) << group.status().message();
-  std::vector<std::unique_ptr<Rank>> own;
-  for (int rank = 0; rank < 3; ++rank) own.push_back(std::make_unique<Rank>(0, 4 * kCount));
+  std::vector<std::unique_ptr<GpuRank>> own;
+  for (int rank = 0; rank < 3; ++rank) own.push_back(std::make_unique<GpuRank>(0, 4 * kCount));
   const Status status = (*group)->Run([&](int rank) {
-    Rank& mine = *own[static_cast<size_t>(rank)];
+    GpuRank& mine = *own[static_cast<size_t>(rank)];
     for (int round = 0; round < 20; ++round) {
       std::vector<float> sums = ValuesOfRank(rank, kCount);
       const auto memory = mine.device->Allocate(mine.budget, 1 << 20, "more");
