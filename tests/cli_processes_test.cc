@@ -200,6 +200,7 @@ TEST_F(Mpirun, ARankThatIsKilledEndsAll) {
     WriteFile(dir_.File("out"), "");
     const pid_t launcher = Start(OnRanks(2, run), "");
     while (ReadFile(dir_.File("out")).size() < 20) {
+      ASSERT_TRUE(IsThere(launcher)) << ReadFile(dir_.File("err"));
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     const pid_t process = ProcessOf(launcher, rank);

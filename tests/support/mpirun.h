@@ -9,8 +9,10 @@
 #include <chrono>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "support/cli.h"
+#include "support/rank_gpus.h"
 
 namespace headway {
 
@@ -31,6 +33,13 @@ class Mpirun : public Cli {
       // Containers may forbid what it would use.
       setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
     };
+  }
+
+  // Ranks in processes do not share a GPU, as those of other tests do.
+  void SetUp() override {
+    const std::vector<int> gpus = testing::GpusOfRanks(2);
+    if (gpus.empty() || gpus[0] != gpus[1]) return;
+    GTEST_SKIP() << "no NVIDIA GPU can be used by each rank; HEADWAY_TEST_GPUS says how many are";
   }
 
   static Args OnRanks(int processes, const Args& args) {
