@@ -294,6 +294,33 @@ TEST_P(KeptLists, ForksAndCutsKeepTheirSummaries) {
   }
 }
 
+// Beyond the trained window: what is summarised there are keys without their rotation.
+TEST_P(KeptLists, ForksAndCutsReachBeyondTheWindow) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  kv::SelectionPolicy once = PolicyOf(24);
+  once.refresh = 3;
+  kv::SelectionPolicy together = PolicyOf(24, SummaryKind::kBoxes);
+  together.far_positions = kv::SelectionPolicy::FarPositions::kTogether;
+  kv::SelectionPolicy branches = KeepsSurvivors(24, 8, 4, 2);
+  branches.first_positions = KeyPositions::kChunks;
+  branches.positions = KeyPositions::kBranches;
+  for (kv::SelectionPolicy policy : {once, together, KeepsCandidates(24, 5), branches}) {
+    policy.share = BudgetShare::kHead;
+    policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
+    policy.distance = 40;
+    for (const int64_t device_slabs : {1 << 20, 7, 0}) {
+      HarnessConfig config = HarnessConfig::Default();
+      config.selection = policy;
+      config.poison_freed = true;
+      config.device_slabs = device_slabs;
+      ExpectForksAndCutsKeep(*model, config);
+    }
+    HarnessConfig config = HarnessConfig::Default();
+    config.selection = policy;
+    ExpectNoListForAnotherText(*model, config);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, KeptLists, ::testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& instance) {
                            return std::string(DTypeName(instance.param));

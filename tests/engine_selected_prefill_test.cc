@@ -143,27 +143,73 @@ HarnessConfig Listing(HarnessConfig config, const ListedBlock& listed, int64_t* 
 
 class SelectedPrefill : public ::testing::TestWithParam<DType> {};
 
+// What a row attends to of a list is one state, and so is what it attends to of a segment. So where
+// one segment holds all keys a CPU adds them up in the same order: of pages of 64 slots, which
+// decode takes one by one, and not on the tiles of AMX, which are for segments alone. What all is
+// listed is moved nowhere, whatever the distance.
+HarnessConfig AddedInOneOrder() {
+  HarnessConfig config = HarnessConfig::Default();
+  config.page_slots = 64;
+  config.segment_pages = 8;
+  if (TestDevice() == "cpu") config.isa = "avx2";
+  return config;
+}
+// On a GPU the sums of a layer have their terms in another order (ExpectNear).
+void ExpectSameOrder(const Model& model, const LogitRows& a, const LogitRows& b,
+                     const std::string& what) {
+  if (TestDevice() == "cpu") {
+    ExpectSameBits(a, b, what);
+  } else {
+    ExpectNear(model, a, b, what);
+  }
+}
+
 TEST_P(SelectedPrefill, KeysThatAreAllListedAreAttendedToExactly) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
-  const std::vector<TokenId> tokens = RandomTokens(333, 96, 7);
   constexpr int64_t kDecode = 5;
-  for (const Encoding encoding : {Encoding::kNone, Encoding::kInt8}) {
-    HarnessConfig exact = HarnessConfig::Default();
-    exact.encoding = encoding;
-    const LogitRows expected = RunTokens(*model, exact, tokens, kDecode);
-    for (const int64_t distance : {0, 40}) {
-      for (const int64_t chunk : {64, 150}) {
-        int64_t rows = 0;
-        HarnessConfig config = Listing(Selecting(160, distance), All, &rows);
-        config.encoding = encoding;
-        config.group_heads = 2;
-        config.device_slabs = 5;
-        config.chunk = chunk;
-        ExpectNear(*model, expected, RunTokens(*model, config, tokens, kDecode),
-                   "distance " + std::to_string(distance) + ", chunks of " + std::to_string(chunk));
-        EXPECT_GT(rows, kDecode * model->shape().layers) << "prompts choose, too";
+  // No chunk has so few rows that they go another way than rows of lists.
+  const std::vector<TokenId> tokens = RandomTokens(384 + kDecode, 96, 7);
+  for (HarnessConfig exact : {HarnessConfig::Default(), AddedInOneOrder()}) {
+    const bool same_order = exact.page_slots == AddedInOneOrder().page_slots;
+    for (const auto& [encoding, chunk] :
+         {std::pair(Encoding::kNone, 64), {Encoding::kNone, 150}, {Encoding::kInt8, 150}}) {
+      exact.encoding = encoding;
+      exact.chunk = chunk;
+      const LogitRows expected = RunTokens(*model, exact, tokens, kDecode);
+      for (const int64_t distance : {0, 40}) {
+        for (const int64_t device_slabs : {1 << 20, 5, 0}) {  // all there, some, none
+          int64_t rows = 0;
+          HarnessConfig config = exact;
+          config.selection = Selecting(160, distance).selection;
+          config = Listing(config, All, &rows);
+          config.group_heads = 2;
+          config.device_slabs = device_slabs;
+          const LogitRows listed = RunTokens(*model, config, tokens, kDecode);
+          const std::string what =
+              "distance " + std::to_string(distance) + ", chunks of " + std::to_string(chunk);
+          if (same_order) {
+            ExpectSameOrder(*model, expected, listed, what);
+          } else {
+            ExpectNear(*model, expected, listed, what);
+          }
+          EXPECT_GT(rows, kDecode * model->shape().layers) << "prompts choose, too";
+        }
       }
     }
+  }
+}
+
+// Beyond the window a budget for all lists all keys.
+TEST_P(SelectedPrefill, ABudgetForAllReachesAsExactAttention) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(384 + 10, 96, 9);
+  HarnessConfig config = AddedInOneOrder();
+  const LogitRows exact = RunTokens(*model, config, tokens, 10);
+  for (const HarnessConfig& few : {Selecting(40, 40), InStages(40, 40)}) {
+    config.selection = few.selection;
+    EXPECT_NE(exact.back(), RunTokens(*model, config, tokens, 10).back());
+    config.selection.keys = config.selection.outer_keys = 4096;
+    ExpectSameOrder(*model, exact, RunTokens(*model, config, tokens, 10), "a budget for all");
   }
 }
 
