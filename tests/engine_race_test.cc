@@ -80,7 +80,19 @@ std::vector<NamedPlan> Plans() {
   selection.selection = {{SummaryKind::kMoments, 8}, 8, 1, 1, BudgetShare::kHead};
   selection.selection.prompts = kv::SelectionPolicy::Prompts::kSelected;
   selection.page_cache_bytes = 64 << 10;
-  return {{"selection", selection, false},
+  // Candidates that some steps keep, by sketches in host memory.
+  HarnessConfig sketches = selection;
+  sketches.selection.summary.sketch = SketchKind::kTwoBits;
+  sketches.selection.breadth = 3;
+  sketches.selection.candidates_refresh = 3;
+  sketches.sketches = Tier::kHost;
+  sketches.page_cache_bytes = 0;
+  // Beyond the trained window, which tables of angles come up for.
+  HarnessConfig reaching = selection;
+  reaching.selection.distance = 8;
+  return {{"selection", selection, true},
+          {"sketches", sketches, true},
+          {"reaching", reaching, true},
           {"first-fit", first_fit},
           {"lru", lru},
           {"disk-only", disk},
