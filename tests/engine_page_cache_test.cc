@@ -26,7 +26,7 @@ namespace {
 struct NamedBlocks {
   using Name = std::tuple<uint32_t, int64_t, int64_t>;  // version, head of its group, block
   std::map<Name, std::string> bytes;
-  int64_t again = 0;         // that were known
+  int64_t again = 0;          // that were known
   int64_t again_by_rows = 0;  // of these, by prompts
 };
 
@@ -71,8 +71,7 @@ class NamesBlocks : public ForwardingKernels {
       const std::byte* const params = place.slab + keys.params_offset +
                                       of_group * keys.params_head_stride +
                                       page * keys.params_page_stride;
-      all.append(reinterpret_cast<const char*>(params),
-                 static_cast<size_t>(ParamBytes(format)));
+      all.append(reinterpret_cast<const char*>(params), static_cast<size_t>(ParamBytes(format)));
     }
     const auto [known, first] = named_.bytes.try_emplace({place.version, of_group, of_slab}, all);
     if (first) return;

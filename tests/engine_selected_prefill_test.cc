@@ -144,9 +144,9 @@ HarnessConfig Listing(HarnessConfig config, const ListedBlock& listed, int64_t* 
 class SelectedPrefill : public ::testing::TestWithParam<DType> {};
 
 // What a row attends to of a list is one state, and so is what it attends to of a segment. So where
-// one segment holds all keys a CPU adds them up in the same order: of pages of 64 slots, which decode
-// takes one by one, and not on the tiles of AMX, which are for segments alone. What all is listed is
-// moved nowhere, whatever the distance.
+// one segment holds all keys a CPU adds them up in the same order: of pages of 64 slots, which
+// decode takes one by one, and not on the tiles of AMX, which are for segments alone. What all is
+// listed is moved nowhere, whatever the distance.
 HarnessConfig AddedInOneOrder() {
   HarnessConfig config = HarnessConfig::Default();
   config.page_slots = 64;
@@ -185,8 +185,8 @@ TEST_P(SelectedPrefill, KeysThatAreAllListedAreAttendedToExactly) {
           config.group_heads = 2;
           config.device_slabs = device_slabs;
           const LogitRows listed = RunTokens(*model, config, tokens, kDecode);
-          const std::string what = "distance " + std::to_string(distance) + ", chunks of " +
-                                   std::to_string(chunk);
+          const std::string what =
+              "distance " + std::to_string(distance) + ", chunks of " + std::to_string(chunk);
           if (same_order) {
             ExpectSameOrder(*model, expected, listed, what);
           } else {

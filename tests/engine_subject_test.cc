@@ -72,9 +72,11 @@ double MissedShare(const Lists& wanted, const Lists& listed) {
 
 constexpr int64_t kLength = 480;
 constexpr int64_t kPrompt = 290, kDecoded = 40;
-constexpr int64_t kChange = 306;          // where the subject changes, behind a page that closed
+constexpr int64_t kChange = 306;            // where the subject changes, behind a page that closed
 constexpr TokenId kBefore = 3, kThen = 60;  // what the tokens are
-constexpr double kOther = 0.3;  // of all that is listed: sink and recent blocks are always the same
+// The share of what is listed, sink and recent blocks among it, that another subject does not list:
+// a third of what is chosen.
+constexpr double kOther = 0.15;
 
 class Subject : public ::testing::TestWithParam<DType> {
  protected:
@@ -229,7 +231,8 @@ TEST_P(Subject, NothingThatIsKeptServesAnotherSequence) {
 
 // Each block of a prompt's rows has what it wants itself, whatever the rows before it want.
 TEST_P(Subject, RowsOfAPromptWantTheirOwn) {
-  for (kv::SelectionPolicy policy : {PolicyOf(24), StagedInPrompts(24, 0), StagedInPrompts(24, 40)}) {
+  for (kv::SelectionPolicy policy :
+       {PolicyOf(24), StagedInPrompts(24, 0), StagedInPrompts(24, 40)}) {
     policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
     policy.share = BudgetShare::kHead;
     const auto run = [&](TokenId first) {
