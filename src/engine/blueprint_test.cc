@@ -416,10 +416,13 @@ TEST(Blueprint, AShareOfASequenceLeavesAsMuchLessOfTheWindowToAChunk) {
 }
 
 TEST(Blueprint, WhatDoesNotFitIntoTheWindowIsRefused) {
-  EXPECT_EQ(Selecting(150).OnCpu().status().code(), StatusCode::kInvalidArgument);
+  const Status none = Selecting(150).OnCpu().status();
+  EXPECT_EQ(none.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(none.message().find("at most"), std::string::npos) << "no chunk fits";
   Subject chunk = Selecting(800);
   chunk.settings.cut.chunk = 700;
   EXPECT_EQ(chunk.OnCpu().status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(chunk.OnCpu().status().message().find("at most chunk "), std::string::npos);
 }
 
 // Copies of what is chosen are for keys that lie behind a bus.

@@ -93,13 +93,14 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
                         Option::kReach, " off"});
   }
   const int64_t chunk = ReachingChunk(policy, config, longest);
-  if (chunk < settings.cut.page_slots || settings.cut.chunk.value_or(0) > chunk) {
-    return Wrong(
-        {"this model was trained for " + std::to_string(config.max_position) +
-             " tokens, which a chunk has to fit into with the keys that it chooses: choose "
-             "fewer keys, or give at most ",
-         Option::kChunk, " " + std::to_string(std::max<int64_t>(chunk, 0)) + ", or ",
-         Option::kReach, " off"});
+  const bool none_fits = chunk < settings.cut.page_slots;
+  if (none_fits || settings.cut.chunk.value_or(0) > chunk) {
+    Message wrong = {"this model was trained for " + std::to_string(config.max_position) +
+                     " tokens, which a chunk has to fit into with the keys that it chooses: choose "
+                     "fewer keys, or give "};
+    if (!none_fits) wrong += {"at most ", Option::kChunk, " " + std::to_string(chunk) + ", or "};
+    wrong += {Option::kReach, " off"};
+    return Wrong(std::move(wrong));
   }
   policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
   policy.share = BudgetShare::kHead;  // a head that took others' shares would see longer distances

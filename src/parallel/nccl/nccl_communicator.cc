@@ -175,10 +175,10 @@ void NcclCommunicator::AllGather(Stream& stream, const SharedColumns& matrix) {
       const auto bytes_of = [](int64_t columns) {
         return static_cast<size_t>(columns) * sizeof(float);
       };
-      call.Check(cudaMemset2DAsync(matrix.data + begin, bytes_of(matrix.columns), 0,
-                                   bytes_of(end - begin), static_cast<size_t>(matrix.rows),
-                                   call.native()),
-                 "gathering columns");
+      call.Check(
+          cudaMemset2DAsync(matrix.data + begin, bytes_of(matrix.columns), 0, bytes_of(end - begin),
+                            static_cast<size_t>(matrix.rows), call.native()),
+          "gathering columns");
     };
     clear(0, matrix.begin);
     clear(matrix.end, matrix.columns);

@@ -56,7 +56,8 @@ class NcclGroupTest : public ::testing::Test {
 // Of two ranks those in the order of the ranks. Of more the order is NCCL's: each of two orders
 // rounds each of its additions by half an epsilon of at most the sum of the absolute values.
 TEST_F(NcclGroupTest, SumsAreThoseOfTheHost) {
-  for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{4096}, size_t{300'001}, kMost}) {
+  for (const size_t count :
+       {size_t{0}, size_t{1}, size_t{7}, size_t{4096}, size_t{300'001}, kMost}) {
     const std::vector<float> expected = SumsOfRanks(ranks_, count);
     std::vector<double> most(count, 0.0);
     for (int rank = 0; rank < ranks_; ++rank) {
@@ -349,8 +350,8 @@ int main(int argc, char** argv) {
   if (gpus.ok() && *gpus >= headway::g_group->ranks()) {
     failed = headway::RunAll(argc > 1 ? argv[1] : nullptr);
   } else {
-    printf("skipped: %s\n", gpus.ok() ? "no NVIDIA GPU can be used by each rank"
-                                      : gpus.status().message().c_str());
+    printf("skipped: %s\n",
+           gpus.ok() ? "no NVIDIA GPU can be used by each rank" : gpus.status().message().c_str());
   }
   headway::g_group.reset();
   return failed;

@@ -53,8 +53,9 @@ Result<const Library*> LoadLibrary() {
   }();
   if (error.empty()) return &library;
   return Status(StatusCode::kUnsupported,
-                error + ": ranks in processes need NCCL 2.18 or newer on GPUs; put the folder of "
-                        "libnccl.so.2 in LD_LIBRARY_PATH");
+                error +
+                    ": ranks in processes need NCCL 2.18 or newer on GPUs; put the folder of "
+                    "libnccl.so.2 in LD_LIBRARY_PATH");
 }
 
 Status StatusOf(const Library& library, int error, const std::string& what) {

@@ -14,8 +14,8 @@
 
 namespace headway {
 
-// A rank's GPU, streams and a buffer on it with one in pinned memory, made before ranks wait for each
-// other.
+// A rank's GPU, streams and a buffer on it with one in pinned memory, made before ranks wait for
+// each other.
 struct GpuRank {
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream, aside;
