@@ -90,9 +90,9 @@ std::vector<NamedPlan> Plans() {
   // Beyond the trained window, which tables of angles come up for.
   HarnessConfig reaching = selection;
   reaching.selection.distance = 8;
-  return {{"selection", selection, true},
-          {"sketches", sketches, true},
-          {"reaching", reaching, true},
+  return {{"selection", selection, false},
+          {"sketches", sketches, false},
+          {"reaching", reaching, false},
           {"first-fit", first_fit},
           {"lru", lru},
           {"disk-only", disk},
