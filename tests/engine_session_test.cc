@@ -227,8 +227,7 @@ TEST(EngineSession, ASessionInAnotherEncodingIsRefusedWithOneLine) {
 
 // Pages of a session come up from disk before the first step, and are summarised then. Without
 // encoding these are the summaries that they had: the answer is that of a run without a pause. A
-// session that
-// chosen keys were decoded into says so.
+// session that chosen keys were decoded into says so.
 TEST(EngineSession, ASessionGoesOnWithASelection) {
   const TestDir dir;
   EngineOptions selecting;
@@ -288,8 +287,7 @@ TEST(EngineSession, BringingUpASessionIsToldOfAndCancelled) {
   ASSERT_TRUE(GenerateOne(**context, request).ok());
   ASSERT_TRUE((*context)->SaveSession().ok());
   context->reset();
-  options.selector = "pages";
-  options.sparse_from = 0;
+  options.selector = "pages", options.sparse_from = 0;
   options.sparse_keys = 32;
   engine = Open(kDemo, options);
   context = engine->NewContext({{1000}});

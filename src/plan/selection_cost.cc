@@ -196,6 +196,12 @@ double ListedAttentionSeconds(const MachineProfile& machine, const Subject& subj
   return std::max(work.flops / rate, machine.decode_attention.Seconds(work.device_bytes));
 }
 
+double ListedDecodeSeconds(const MachineProfile& machine, const Subject& subject, double listed,
+                           double whole) {
+  if (machine.listed_decode <= 0.0) return whole;
+  return listed * subject.shape.kv_heads * HeadBytes(subject) / machine.listed_decode;
+}
+
 double CacheBytesRead(const Subject& subject, std::span<const int64_t> lengths) {
   const KeySelection& selection = subject.selection;
   double bytes = 0.0;

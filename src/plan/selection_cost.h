@@ -89,6 +89,11 @@ double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject
 double ListedAttentionSeconds(const MachineProfile& machine, const Subject& subject, double listed,
                               double tokens);
 
+// In a layer, of a decode that reads `listed` keys of each KV head, which takes `whole` where keys
+// are not listed: as long as that, if it was not measured.
+double ListedDecodeSeconds(const MachineProfile& machine, const Subject& subject, double listed,
+                           double whole);
+
 // Bytes of keys, values and summaries that the queries of a decode step read: of all layers and of
 // sequences of these lengths.
 double CacheBytesRead(const Subject& subject, std::span<const int64_t> lengths);

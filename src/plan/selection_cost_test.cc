@@ -384,6 +384,13 @@ TEST(SelectionCost, SequencesOfADecodeChooseOneAfterTheOther) {
               one + machine.decode_attention.Seconds(32.0 * 400.0), 1e-12);
 }
 
+TEST(SelectionCost, ListedKeysOfADecodeHaveARateOfTheirOwn) {
+  MachineProfile machine = Simple();
+  EXPECT_EQ(ListedDecodeSeconds(machine, Choosing(), 1000.0, 3e-6), 3e-6);
+  machine.listed_decode = 1e9;
+  EXPECT_NEAR(ListedDecodeSeconds(machine, Choosing(), 1000.0, 3e-6), 400e3 / 1e9, 1e-12);
+}
+
 TEST(SelectionCost, ExplainingSaysWhatChoosingIsWorth) {
   MachineProfile machine = Shipped("h200");
   PlanRequest request = Demo(16'384);

@@ -336,15 +336,6 @@ class Simulation {
     });
   }
 
-  // Attention of one launch over so many listed keys of each KV head, as fast as over others where
-  // that was not measured.
-  double ListedDecodeSeconds(double keys) const {
-    if (machine_.listed_decode > 0.0) {
-      return keys * shape_.kv_heads * HeadBytes(subject_) / machine_.listed_decode;
-    }
-    return AttentionSeconds(machine_, subject_, shape_.kv_heads, keys, 1.0, 1.0);
-  }
-
   // Blocks are scored and listed; listed ones are read in place, there and over the bus at once.
   void Select(double keys, double chosen) {
     if (prefill_) return SelectInPrefill(keys, chosen);
@@ -376,7 +367,8 @@ class Simulation {
     const double pages_there = ReadListedPages(keys, of_disk);
     // A launch of each sequence for what is listed, and one for the open pages of all.
     const double here = (chosen - far) / sequences;
-    const double attending = ListedDecodeSeconds(here);
+    const double whole = AttentionSeconds(machine_, subject_, shape_.kv_heads, here, 1.0, 1.0);
+    const double attending = ListedDecodeSeconds(machine_, subject_, here, whole);
     Device(&time_.attention, std::max(away, sequences * attending));
     gpu_ = std::max(gpu_, pages_there);
     Device(&time_.attention, AttentionSeconds(machine_, subject_, shape_.kv_heads,
