@@ -119,7 +119,7 @@ struct Settings {
   Reach reach = Reach::kAuto;
   std::optional<RopeScaling> rope_scaling;  // absent: as the model is
   SelfExtend self_extend;                   // as it is for contexts that are longer than its window
-  std::optional<int64_t> sparse_from;       // absent: as the device is
+  std::optional<int64_t> sparse_from;       // absent: as is predicted
   bool levels_by_plan = false;              // the planner says whether pages are searched first
   bool blocks_by_plan = false;              // and whether blocks have more keys
   std::optional<int64_t> page_cache;        // bytes; absent: the planner's choice
