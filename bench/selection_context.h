@@ -72,8 +72,12 @@ class Context {
     compute_ = Unwrap(device.NewStream(Lane::kCompute));
     LayOut();
     constexpr int64_t kCached = int64_t{128} << 20;
-    layers_ = static_cast<int>(
-        std::max(CeilDiv(kCached, segments_ * summary_bytes_), CeilDiv(kCached, among_bytes())));
+    // No more than models have: of blocks of 64 keys a call's candidates are so few that a device's
+    // memory would not hold the layers whose candidates no cache holds.
+    constexpr int64_t kLayers = 64;
+    layers_ =
+        static_cast<int>(std::min(kLayers, std::max(CeilDiv(kCached, segments_ * summary_bytes_),
+                                                    CeilDiv(kCached, among_bytes()))));
     slabs_ = Fill(segments_ * slab_bytes_, place);
     summaries_ = Fill(layers_ * segments_ * summary_bytes_, Place::kDevice);
     sketches_ = Fill(layers_ * segments_ * sketch_bytes_, Place::kDevice);

@@ -205,7 +205,14 @@ TEST_P(DiskLists, ThePagesThatAreListedAreReadOnce) {
         EXPECT_GT(then.found, 0);
       }
       EXPECT_EQ(env.bytes() - before, then.bytes);
-      EXPECT_EQ(then.found + then.read, std::ssize(pages));
+      // There, lists come in shorter parts, too: two heads' lists may want a page of their group in
+      // different rounds, of which the second finds it.
+      if (TestDevice() == "cpu" || group_heads == 1) {
+        EXPECT_EQ(then.found + then.read, std::ssize(pages));
+      } else {
+        EXPECT_LE(then.read, std::ssize(pages));
+        EXPECT_GE(then.found + then.read, std::ssize(pages));
+      }
       // Groups of two have a last one of a head where there are three: pages of two sizes.
       if (group_heads == 1) {
         EXPECT_EQ(env.bytes() - before,
