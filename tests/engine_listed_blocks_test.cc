@@ -1,9 +1,12 @@
 // How many blocks lists have is counted, whether budgets say so beforehand or kernels find out.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/test_dir.h"
 #include "kv/policy/selection.h"
 #include "support/api.h"
 #include "support/step_harness.h"
@@ -112,6 +115,41 @@ TEST(ListedBlocks, AreThoseOfStepsThatChoose) {
   EngineOptions exact;
   exact.device = TestDevice();
   EXPECT_EQ(Counted(exact).lists, 0);
+}
+
+// The graphs of a trace have a point for each step, and add up to what is counted in all.
+TEST(ListedBlocks, AreDrawnInATrace) {
+  const TestDir dir;
+  EngineOptions options = Options("pages");
+  options.trace = dir.File("trace");
+  options.placement = "host-only";
+  options.sparse_prefill = true;
+  options.sparse_top_p = 0.5;
+  options.sparse_least = kBlock;
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  Timings timings;
+  Fresh(kDemo, options, RequestOf(Quoting(*engine, kPrompt, 100), kTokens), &timings);
+  std::ifstream file(options.trace);
+  const nlohmann::json trace = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_FALSE(trace.is_discarded());
+  std::map<std::string, int64_t> sums;  // of graphs and their numbers
+  std::map<std::string, int64_t> points;
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["ph"] != "C") continue;
+    const std::string graph = event["name"];
+    ++points[graph];
+    for (const auto& [name, value] : event["args"].items()) {
+      EXPECT_GE(value, 0);
+      sums[graph + ": " + name] += value.get<int64_t>();
+    }
+  }
+  EXPECT_EQ(points["blocks"], kTokens - 1);
+  EXPECT_EQ(sums["blocks: chosen"], timings.listed.blocks);
+  EXPECT_EQ(sums["blocks: left out"], timings.listed.among - timings.listed.blocks);
+  const PageCacheReads& reads = timings.page_cache;  // where the device is a GPU
+  EXPECT_EQ(sums["page cache: found"] + sums["page cache: brought"] + sums["page cache: passed"],
+            reads.all());
+  EXPECT_EQ(sums["page cache, bytes: over the bus"], reads.bytes);
 }
 
 }  // namespace

@@ -400,28 +400,25 @@ Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeak
         {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
       {"results", Json::array()}};
   for (const Measured& measured : all) {
-    json["results"].push_back(
-        {{"lengths", measured.lengths},
-         {"tokens", measured.tokens},
-         {"tokens_per_second", TokensPerSecond(measured.tokens, measured.median())},
-         {"seconds", measured.seconds},
-         {"median_seconds", measured.median()},
-         {"step_seconds",
-          {{"p50", Quantile(measured.step_seconds, 0.5)},
-           {"p99", Quantile(measured.step_seconds, 0.99)},
-           {"max", Quantile(measured.step_seconds, 1.0)}}},
-         {"floor_seconds", measured.floor_seconds},
-         {"roofline_share", Share(measured)},
-         {"host_share", measured.timings.host_share},
-         {"recompute_share", measured.recompute_share},
-         {"predicted_seconds", measured.predicted_seconds},
-         {"prediction_error", PredictionError(measured)},
-         {"drafted_tokens", measured.timings.drafted_tokens},
-         {"accepted_drafts", measured.timings.accepted_drafts},
-         {"page_cache", PageCacheJson(measured.timings.page_cache)},
-         {"kv_bytes", TiersJson(measured.tiers)},
-         {"attend_seconds", measured.attended},
-         {"lanes", LanesJson(measured.lanes)}});
+    Json result = {{"lengths", measured.lengths},
+                   {"tokens", measured.tokens},
+                   {"tokens_per_second", TokensPerSecond(measured.tokens, measured.median())},
+                   {"seconds", measured.seconds},
+                   {"median_seconds", measured.median()},
+                   {"step_seconds",
+                    {{"p50", Quantile(measured.step_seconds, 0.5)},
+                     {"p99", Quantile(measured.step_seconds, 0.99)},
+                     {"max", Quantile(measured.step_seconds, 1.0)}}},
+                   {"floor_seconds", measured.floor_seconds},
+                   {"roofline_share", Share(measured)},
+                   {"recompute_share", measured.recompute_share},
+                   {"predicted_seconds", measured.predicted_seconds},
+                   {"prediction_error", PredictionError(measured)},
+                   {"kv_bytes", TiersJson(measured.tiers)},
+                   {"attend_seconds", measured.attended},
+                   {"lanes", LanesJson(measured.lanes)}};
+    result.update(CountsJson(measured.timings));
+    json["results"].push_back(std::move(result));
   }
   return json;
 }

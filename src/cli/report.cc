@@ -232,7 +232,7 @@ void SayApproximations(const PlanReport& plan, Console& console) {
 }
 
 Json TimingsJson(const Timings& timings) {
-  return {
+  Json json = {
       {"prefill_tokens", timings.prefill_tokens},
       {"prefill_seconds", timings.prefill_seconds},
       {"prefill_tokens_per_second",
@@ -240,37 +240,33 @@ Json TimingsJson(const Timings& timings) {
       {"decode_tokens", timings.decode_tokens},
       {"decode_seconds", timings.decode_seconds},
       {"decode_tokens_per_second", TokensPerSecond(timings.decode_tokens, timings.decode_seconds)},
-      {"host_share", timings.host_share},
-      {"drafted_tokens", timings.drafted_tokens},
-      {"accepted_drafts", timings.accepted_drafts},
-      {"listed_blocks", ListedJson(timings.listed)},
-      {"page_cache", PageCacheJson(timings.page_cache)},
-      {"disk_pages", DiskPagesJson(timings.disk_pages)},
-      {"demoted", DemotedJson(timings.demoted)},
-      {"hgca_bound", BoundedJson(timings.bounded)},
   };
+  json.update(CountsJson(timings));
+  return json;
 }
 
-Json PageCacheJson(const PageCacheReads& reads) {
-  return {{"found", reads.found},
-          {"brought", reads.brought},
-          {"passed", reads.passed},
-          {"bytes", reads.bytes}};
-}
-
-Json DiskPagesJson(const DiskPageReads& reads) {
-  return {{"found", reads.found}, {"read", reads.read}, {"bytes", reads.bytes}};
-}
-
-Json ListedJson(const ListedBlocks& listed) {
-  return {{"lists", listed.lists},
-          {"blocks", listed.blocks},
-          {"among", listed.among},
-          {"blocks_of_a_list", ListedEach(listed)}};
-}
-
-Json DemotedJson(const DemotedReads& reads) {
-  return {{"steps", reads.steps}, {"choices", reads.choices}, {"bytes", reads.bytes}};
+Json CountsJson(const Timings& timings) {
+  const ListedBlocks& listed = timings.listed;
+  const PageCacheReads& cache = timings.page_cache;
+  const DiskPageReads& pages = timings.disk_pages;
+  const DemotedReads& demoted = timings.demoted;
+  return {{"host_share", timings.host_share},
+          {"drafted_tokens", timings.drafted_tokens},
+          {"accepted_drafts", timings.accepted_drafts},
+          {"listed_blocks",
+           {{"lists", listed.lists},
+            {"blocks", listed.blocks},
+            {"among", listed.among},
+            {"blocks_of_a_list", ListedEach(listed)}}},
+          {"page_cache",
+           {{"found", cache.found},
+            {"brought", cache.brought},
+            {"passed", cache.passed},
+            {"bytes", cache.bytes}}},
+          {"disk_pages", {{"found", pages.found}, {"read", pages.read}, {"bytes", pages.bytes}}},
+          {"demoted",
+           {{"steps", demoted.steps}, {"choices", demoted.choices}, {"bytes", demoted.bytes}}},
+          {"hgca_bound", BoundedJson(timings.bounded)}};
 }
 
 Json BoundedJson(const BoundedHeads& bounded) {

@@ -74,10 +74,8 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
                                     const TierUse& tiers, const EngineOptions& limits);
 
 Json TimingsJson(const Timings& timings);
-Json PageCacheJson(const PageCacheReads& reads);
-Json DiskPagesJson(const DiskPageReads& reads);
-Json ListedJson(const ListedBlocks& listed);
-Json DemotedJson(const DemotedReads& reads);
+// Of these, what is counted: drafts, and what was chosen and where it was found.
+Json CountsJson(const Timings& timings);
 Json BoundedJson(const BoundedHeads& bounded);
 Json TiersJson(const TierUse& tiers);
 Json EvictionJson(const EvictionReport& eviction);

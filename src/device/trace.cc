@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -24,6 +25,11 @@ void Trace::Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_n
   if (events_enabled_) {
     entries_.push_back({lane, cost.name, start_ns, end_ns, cost.bytes, cost.flops});
   }
+}
+
+void Trace::Count(const char* graph, int64_t at_ns, std::span<const Number> numbers) {
+  std::lock_guard lock(mutex_);
+  if (events_enabled_) counted_.push_back({graph, at_ns, {numbers.begin(), numbers.end()}});
 }
 
 Trace::LaneTotals Trace::totals(Lane lane) const {
@@ -63,6 +69,15 @@ Status Trace::Write(Env& env, const std::string& path) const {
           seconds * 1e6, e.bytes, e.flops,
           seconds > 0 ? static_cast<double>(e.bytes) / seconds * 1e-9 : 0.0,
           seconds > 0 ? static_cast<double>(e.flops) / seconds * 1e-9 : 0.0);
+    }
+    for (const Counted& c : counted_) {
+      fmt::format_to(out, "{{\"ph\":\"C\",\"pid\":1,\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{",
+                     c.graph, static_cast<double>(c.at_ns - origin) * 1e-3);
+      const char* between = "";
+      for (const Number& number : c.numbers) {
+        fmt::format_to(out, "{}\"{}\":{}", std::exchange(between, ","), number.name, number.value);
+      }
+      fmt::format_to(out, "}}}},\n");
     }
     fmt::format_to(out,
                    "{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\","

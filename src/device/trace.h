@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,18 @@ class Trace {
 
   void EnableEvents() { events_enabled_ = true; }
   void Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_ns);
+  // Numbers as they are at a point in time, which viewers draw as one graph; names outlive the
+  // trace.
+  struct Number {
+    const char* name;
+    int64_t value;
+  };
+  void Count(const char* graph, int64_t at_ns, std::span<const Number> numbers);
   LaneTotals totals(Lane lane) const;
   void ResetTotals();
   // What works whose names begin with "attend" have taken on all lanes since the trace was made.
   int64_t attend_ns() const;
-  // {"traceEvents": [...]}, one row a lane.
+  // {"traceEvents": [...]}, one row a lane and one a graph.
   Status Write(Env& env, const std::string& path) const;
 
  private:
@@ -42,6 +50,11 @@ class Trace {
     const char* name;
     int64_t start_ns, end_ns, bytes, flops;
   };
+  struct Counted {
+    const char* graph;
+    int64_t at_ns;
+    std::vector<Number> numbers;
+  };
 
   std::atomic<bool> events_enabled_ = false;
   mutable std::mutex mutex_;
@@ -49,6 +62,7 @@ class Trace {
   int64_t last_end_ns_[kLaneCount] = {};
   int64_t attend_ns_ = 0;
   std::vector<Entry> entries_;
+  std::vector<Counted> counted_;
 };
 
 }  // namespace headway

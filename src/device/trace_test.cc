@@ -12,7 +12,10 @@ TEST(Trace, SumsLanesAndWritesJson) {
   trace.Add(Lane::kCompute, {"ignored event", 1, 1}, 0, 5);
   trace.Add(Lane::kHostToDevice, {"copy long before", 0, 0}, -10000, -8000);
   trace.Add(Lane::kHostToDevice, {"copy just before", 0, 0}, -2000, 0);
+  const Trace::Number numbers[] = {{"found", 3}, {"brought", 1}};
+  trace.Count("ignored graph", 0, numbers);
   trace.EnableEvents();
+  trace.Count("chosen", 4000, numbers);
   trace.Add(Lane::kHostToDevice, {"copy", 4000, 0}, 1000, 3000);
   trace.Add(Lane::kCompute, {"linear", 10, 700}, 2000, 4000);
   EXPECT_EQ(trace.totals(Lane::kCompute).busy_ns, 2005);
@@ -26,8 +29,14 @@ TEST(Trace, SumsLanesAndWritesJson) {
   ASSERT_TRUE(text.ok());
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
   ASSERT_FALSE(json.is_discarded()) << *text;
-  int complete = 0;
+  int complete = 0, graphs = 0;
   for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] == "C") {
+      ++graphs;
+      EXPECT_EQ(event["name"], "chosen");
+      EXPECT_EQ(event["args"], nlohmann::json({{"found", 3}, {"brought", 1}}));
+      EXPECT_DOUBLE_EQ(event["ts"], 3.0);  // behind the first event
+    }
     if (event["ph"] != "X") continue;
     ++complete;
     if (event["name"] == "copy") {
@@ -35,6 +44,7 @@ TEST(Trace, SumsLanesAndWritesJson) {
     }
   }
   EXPECT_EQ(complete, 2);
+  EXPECT_EQ(graphs, 1);
   trace.Add(Lane::kCompute, {"attend", 1, 1}, 4000, 4300);
   trace.Add(Lane::kHostCompute, {"attend blocks", 1, 1}, 4000, 4050);
   trace.ResetTotals();

@@ -190,13 +190,16 @@ Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::Sess
         std::make_unique<Reconstruction>(*assembly.executor, *assembly.store, *assembly.evictor,
                                          RepeatPromptOf(parts.tokenizer, parts.chat));
   }
+  if (parts.settings->trace.has_value()) traced_counts.emplace(assembly, *parts.env, trace);
   generator = std::make_unique<Generator>(
-      GeneratorParts{*parts.model, parts.tokenizer, *assembly.executor, *assembly.store, *parts.env,
-                     assembly.kept_executor.get(), assembly.kept_store.get(),
-                     assembly.evictor.get(), reconstruction.get(), parts.settings->eviction.room,
-                     assembly.salience.get(), DraftersOf(parts.settings->drafts),
-                     parts.settings->plans == Settings::Plans::kCorrected, draft_model.get(),
-                     parts.settings->drafts.by == DraftSettings::By::kModel, parts.communicator},
+      GeneratorParts{
+          *parts.model, parts.tokenizer, *assembly.executor, *assembly.store, *parts.env,
+          assembly.kept_executor.get(), assembly.kept_store.get(), assembly.evictor.get(),
+          reconstruction.get(), parts.settings->eviction.room, assembly.salience.get(),
+          DraftersOf(parts.settings->drafts), parts.settings->plans == Settings::Plans::kCorrected,
+          draft_model.get(), parts.settings->drafts.by == DraftSettings::By::kModel,
+          parts.communicator,
+          traced_counts.has_value() ? [this] { traced_counts->Add(); } : std::function<void()>()},
       blueprint.lengths, blueprint.plan.x_segments, blueprint.plan.cache.chunk);
   found_key = blueprint.found_key;
   const bool restores = opened != nullptr && opened->manifest().format.layers > 0;

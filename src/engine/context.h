@@ -21,6 +21,7 @@
 #include "engine/reconstruction.h"
 #include "engine/session_meeting.h"
 #include "engine/shared_save.h"
+#include "engine/traced_counts.h"
 #include "headway/context.h"
 #include "kernels/backend/backend.h"
 #include "parallel/process_group.h"
@@ -158,6 +159,7 @@ struct Context::Impl {
   Assembly draft_assembly;
   std::unique_ptr<DraftModel> draft_model;
   std::unique_ptr<Reconstruction> reconstruction;  // where prompts are repeated; else null
+  std::optional<TracedCounts> traced_counts;       // where there is a trace
   std::unique_ptr<Generator> generator;
   PlanReport plan;
   SharedSession session;  // of the first of several ranks in this process, or of one in its own

@@ -32,6 +32,7 @@ Generator::Generator(const GeneratorParts& parts, std::vector<int64_t> lengths,
       paces_drafts_(parts.paces_drafts),
       draft_model_(parts.draft_model),
       first_has_draft_model_(parts.first_has_draft_model),
+      stepped_(parts.stepped),
       agreement_(parts.communicator),
       lengths_(std::move(lengths)),
       x_segments_(std::move(x_segments)),
@@ -314,6 +315,7 @@ Status Generator::RunBatch(Batch* batch, const Hooks& hooks) {
   std::vector<int> slot_of;
   for (const Run* run : batch->runs) slot_of.push_back(run->slot);
   if (Status s = Step(batch->inputs, slot_of, nullptr, hooks.cancel); !s.ok()) return s;
+  if (stepped_) stepped_();
   for (size_t i = 0; i < batch->runs.size(); ++i) {
     Run* const run = batch->runs[i];
     if (batch->inputs[i].sampler != nullptr) {

@@ -69,7 +69,8 @@ struct GeneratorParts {
   // Where another model makes the drafts; else null, as on ranks whose first one has it.
   DraftModel* draft_model = nullptr;
   bool first_has_draft_model = false;
-  Communicator* communicator = nullptr;  // of a rank; null: it has all heads
+  Communicator* communicator = nullptr;     // of a rank; null: it has all heads
+  std::function<void()> stepped = nullptr;  // after each step of Generate; or null
 };
 
 class Generator {
@@ -266,6 +267,7 @@ class Generator {
   const bool paces_drafts_;
   DraftModel* const draft_model_;
   const bool first_has_draft_model_;
+  const std::function<void()> stepped_;  // or null
   DraftAgreement agreement_;
   DraftCosts draft_costs_;
   int reading_ = -1;  // where tokens are let go: the slot whose prompt the store has

@@ -3,32 +3,23 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <filesystem>
-#include <string>
-#include <system_error>
+#include <optional>
+
+#include "base/test_dir.h"
 
 namespace headway::testing {
 namespace {
 
 class OwnCache : public ::testing::EmptyTestEventListener {
-  void OnTestProgramStart(const ::testing::UnitTest&) override {
-    std::error_code error;
-    folder_ = (std::filesystem::temp_directory_path(error) / "headway-cache-XXXXXX").string();
-    if (mkdtemp(folder_.data()) == nullptr) folder_.clear();
-  }
+  void OnTestProgramStart(const ::testing::UnitTest&) override { folder_.emplace(); }
   void OnTestSuiteStart(const ::testing::TestSuite&) override { Use(); }
   // Tests of what is kept have folders of their own, and leave none behind.
   void OnTestStart(const ::testing::TestInfo&) override { Use(); }
-  void OnTestProgramEnd(const ::testing::UnitTest&) override {
-    std::error_code error;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
-  }
+  void OnTestProgramEnd(const ::testing::UnitTest&) override { folder_.reset(); }
 
-  void Use() const {
-    setenv("XDG_CACHE_HOME", folder_.empty() ? "/proc/nothing" : folder_.c_str(), 1);
-  }
+  void Use() const { setenv("XDG_CACHE_HOME", folder_->path().c_str(), 1); }
 
-  std::string folder_;
+  std::optional<TestDir> folder_;
 };
 
 const bool appended = [] {
