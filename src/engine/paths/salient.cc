@@ -34,8 +34,8 @@ class SalientPath : public AttentionPath {
  private:
   bool Chooses(int entry) const { return chosen_[static_cast<size_t>(entry)] != nullptr; }
   int64_t Before(int entry) const { return chosen_[static_cast<size_t>(entry)]->before; }
-  bool Weighs(int entry) const {
-    return Chooses(entry) && salience_.Weighs(*chosen_[static_cast<size_t>(entry)]);
+  bool Weighs(int layer, int entry) const {
+    return Chooses(entry) && salience_.Weighs(*chosen_[static_cast<size_t>(entry)], layer);
   }
   bool Reselects(int entry) const {
     return Chooses(entry) && salience_.Reselects(*chosen_[static_cast<size_t>(entry)]);
@@ -115,7 +115,7 @@ void SalientPath::Take(int layer, std::vector<SlabRange>* ranges) {
     const int64_t pages = context_.store.reads().PlaceOf(slab).pages;
     const bool far = begin < Before(slab.entry);
     const bool near = begin + pages * context_.format.page_slots > Before(slab.entry);
-    if ((near && Weighs(slab.entry)) || (far && Reselects(slab.entry))) {
+    if ((near && Weighs(layer, slab.entry)) || (far && Reselects(slab.entry))) {
       held_.push_back(slab);
       parts_.reads.HoldInPlace(slab);
     }
@@ -270,7 +270,7 @@ void SalientPath::WeighLayer(int layer) {
   context_.store.reads().AwaitInPlace(held);
   windows_.clear();
   for (int entry = 0; entry < parts_.batch.size(); ++entry) {
-    if (!Weighs(entry)) continue;
+    if (!Weighs(layer, entry)) continue;
     Salience::WindowKeys& window = windows_.emplace_back();
     window.entry = entry;
     window.chosen = chosen_[static_cast<size_t>(entry)];

@@ -185,7 +185,7 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   chosen.sequence = sequence;
   chosen.length = parts_.store.Length(sequence);
   chosen.before = kv::TokensBefore(limits_.policy, chosen.length, limits_.page.page_slots);
-  chosen.weighed = chosen.length;
+  chosen.weighed.assign(static_cast<size_t>(limits_.shape.layers), chosen.length);
   chosen.counts.assign(static_cast<size_t>(Tables()), 0);
   if (limits_.policy.is_bounded()) chosen.positions.assign(static_cast<size_t>(Tables()), {});
   if (limits_.policy.reselects()) {  // the next step chooses
@@ -332,7 +332,7 @@ void Salience::Weigh(int layer, std::span<const WindowKeys> entries) {
       weigh.sum = MassesOf(chosen, layer, head);
       weigh.average.ring = places_.ring;
       weigh.average.first = chosen.before;
-      weigh.average.kept = chosen.weighed - chosen.before;
+      weigh.average.kept = chosen.weighed[static_cast<size_t>(layer)] - chosen.before;
       weigh.average.keep = static_cast<float>(1.0 - limits_.policy.alpha);
       weigh.average.share =
           static_cast<float>(limits_.policy.alpha * static_cast<double>(columns) / group);
@@ -384,10 +384,11 @@ Status Salience::Append(Chosen* chosen) {
     chosen->before = kv::TokensBefore(limits_.policy, chosen->length, limits_.page.page_slots);
     return OkStatus();
   }
-  const bool weighed = Weighs(*chosen);
   const int64_t leaving = Leaving(*chosen);
+  for (int layer = 0; layer < limits_.shape.layers; ++layer) {
+    if (Weighs(*chosen, layer)) chosen->weighed[static_cast<size_t>(layer)] = chosen->length + 1;
+  }
   ++chosen->length;
-  if (weighed) chosen->weighed = chosen->length;
   if (leaving == 0) return OkStatus();
   if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
   const int heads = limits_.shape.kv_heads;

@@ -109,9 +109,9 @@ class Salience {
     return kv::SalientBlocks::Places(policy, before / kv::SalientBlocks::kSummary.block_slots);
   }
 
-  // Whether the next token's queries are weighed.
-  bool Weighs(const Chosen& chosen) const {
-    return limits_.policy.has_masses() && limits_.policy.weighs(chosen.length);
+  // Whether the next token's queries of a layer are weighed.
+  bool Weighs(const Chosen& chosen, int layer) const {
+    return limits_.policy.has_masses() && limits_.policy.weighs(chosen.length, layer);
   }
   // Enqueues what the queries of a decode add to the masses of the tokens that are not before the
   // window: q is that of the layer's first head, `keys` are of each KV head in the order of
@@ -132,9 +132,9 @@ class Salience {
     int place = 0;
     kv::SequenceId sequence = -1;  // -1: of none
     int64_t length = 0;
-    int64_t before = 0;           // tokens before the window
-    int64_t weighed = 0;          // the first so many tokens have masses
-    std::vector<int64_t> counts;  // [layers, kv_heads]
+    int64_t before = 0;            // tokens before the window
+    std::vector<int64_t> weighed;  // [layers]: the first so many tokens have masses
+    std::vector<int64_t> counts;   // [layers, kv_heads]
     // Of policies that are bounded and have masses: the salient tokens, ascending.
     std::vector<std::vector<int32_t>> positions;  // [layers, kv_heads]
     // Of blocks that are chosen anew, by the query at position `made`, before the window of then.

@@ -18,7 +18,7 @@ struct SaliencePolicy {
   double beta = -1.0;
   int64_t window = 4096;      // last tokens, at least, that each head attends to anyway
   double alpha = 1.0 / 16.0;  // what a weighed step adds to the moving average of a mass
-  int64_t every = 8;          // steps, of which one is weighed
+  int64_t every = 8;          // steps, of which each layer weighs one
   double most = 0.3;          // of the tokens before the window, that a head attends to at most
   int64_t queries = 32;       // last ones of what was read, from which its tokens have their masses
   // Above 0: nothing has a mass. The first step behind a prompt and one of so many behind it choose
@@ -35,8 +35,9 @@ struct SaliencePolicy {
   bool has_masses() const { return beta > 0.0; }
   bool reselects() const { return reselect > 0; }
   bool is_bounded() const { return bound.epsilon > 0.0; }
-  // Whether the step of the token at this position is.
-  bool weighs(int64_t position) const { return position % every == 0; }
+  // Whether the step of the token at this position is. Layers take turns, so that no step takes
+  // much longer than others.
+  bool weighs(int64_t position, int layer) const { return position % every == layer % every; }
 };
 
 // Tokens before the window of a sequence of so many: whole pages.

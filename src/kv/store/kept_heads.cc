@@ -15,22 +15,34 @@ Status NoSuchSequence(SequenceId id) {
 
 }  // namespace
 
-KeptHeads::HeadPlace KeptHeads::PlaceOf(int layer, int head) const {
+// All heads of all layers are asked for between two steps.
+KeptHeads::KeptHeads(Cache* cache, Sequences* sequences) : cache_(*cache), sequences_(*sequences) {
   const CacheFormat& format = cache_.format;
-  for (int group = 0; group < format.head_groups(layer); ++group) {
-    for (const HeadRun& run : format.Runs(layer, group)) {
-      if (head < run.head || head >= run.head + run.heads) continue;
-      return {group, {head, 1, run.index + head - run.head}};
+  places_.resize(static_cast<size_t>(format.layers));
+  for (int layer = 0; layer < format.layers; ++layer) {
+    std::vector<HeadPlace>& places = places_[static_cast<size_t>(layer)];
+    for (int group = 0; group < format.head_groups(layer); ++group) {
+      for (const HeadRun& run : format.Runs(layer, group)) {
+        const auto end = static_cast<size_t>(run.head + run.heads);
+        if (places.size() < end) places.resize(end);
+        for (int i = 0; i < run.heads; ++i) {
+          places[static_cast<size_t>(run.head + i)] = {group, {run.head + i, 1, run.index + i}};
+        }
+      }
     }
   }
-  HEADWAY_CHECK(false);  // a streaming head, or none of the model
-  return {};
+}
+
+const KeptHeads::HeadPlace& KeptHeads::PlaceOf(int layer, int head) const {
+  const HeadPlace& place = places_[static_cast<size_t>(layer)][static_cast<size_t>(head)];
+  HEADWAY_CHECK(place.group >= 0);
+  return place;
 }
 
 Result<std::vector<KeyRun>> KeptHeads::KeysOf(SequenceId id, int layer, int head, int64_t from) {
   const Sequence* sequence = sequences_.Find(id);
   if (sequence == nullptr) return NoSuchSequence(id);
-  const HeadPlace place = PlaceOf(layer, head);
+  const HeadPlace& place = PlaceOf(layer, head);
   const PageTable& table = sequence->tables.of(layer, place.group);
   std::vector<KeyRun> runs;
   const auto segment_of_from = static_cast<int>(from / cache_.format.segment_tokens());

@@ -15,7 +15,7 @@ namespace headway::kv {
 class KeptHeads {
  public:
   // Both outlive it.
-  KeptHeads(Cache* cache, Sequences* sequences) : cache_(*cache), sequences_(*sequences) {}
+  KeptHeads(Cache* cache, Sequences* sequences);
 
   // As Store's functions of eviction, between steps.
   Result<std::vector<KeyRun>> KeysOf(SequenceId id, int layer, int head, int64_t from);
@@ -27,13 +27,14 @@ class KeptHeads {
  private:
   // Where a head of the model is in the cache.
   struct HeadPlace {
-    int group = 0;
-    HeadRun run;  // of this head alone
+    int group = -1;  // none: a streaming head
+    HeadRun run;     // of this head alone
   };
-  HeadPlace PlaceOf(int layer, int head) const;
+  const HeadPlace& PlaceOf(int layer, int head) const;
 
   Cache& cache_;
   Sequences& sequences_;
+  std::vector<std::vector<HeadPlace>> places_;  // [layers][heads of the model]
 };
 
 }  // namespace headway::kv
