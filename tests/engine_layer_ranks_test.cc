@@ -133,6 +133,7 @@ TEST(EngineLayerRanks, SayWhatOneDeviceSays) {
     const char* const lines[] = {"1\t1\t0\t0", "0\t1\t1\t1", "1\t0\t0\t1"};
     for (int layer = 0; layer < layers; ++layer) out << lines[layer % 3] << "\n";
   }
+  int ranks = 2;  // of each way one number: layers are cut in one way for all of them
   for (const Way& way : Ways(dir.File(""), pattern)) {
     SCOPED_TRACE(way.name);
     EngineOptions options;
@@ -140,7 +141,8 @@ TEST(EngineLayerRanks, SayWhatOneDeviceSays) {
     options.segment = 256;
     way.set(&options);
     const Said one = Ask(kDemo, Over(1, options), text, 12);
-    for (const int ranks : {2, 3}) ExpectSame(one, Ask(kDemo, Over(ranks, options), text, 12));
+    ExpectSame(one, Ask(kDemo, Over(ranks, options), text, 12));
+    ranks = 5 - ranks;
   }
 }
 
