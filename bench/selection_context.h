@@ -57,8 +57,8 @@ struct Rates {
 // How a step chooses: one look at blocks; one at pages in front, in each step or in every eighth.
 enum class Choice { kBlocks, kPages, kPagesRarely };
 
-// Some layers of one context, so many that no cache holds their summaries, nor those of their
-// candidates. They share pages.
+// Some layers of one context, so many that no cache holds their summaries, nor, with blocks of 16
+// keys, those of their candidates. They share pages.
 class Context {
  public:
   Context(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding, Place place)
