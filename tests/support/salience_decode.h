@@ -111,7 +111,7 @@ class SalienceDecode {
       std::vector<Bounded> masses(static_cast<size_t>(length_));
       Add(queries, 1, Behind(keys, before_), head, before_, &masses);
       plain.masses.resize(static_cast<size_t>(length_));
-      const bool weighed = policy_.weighs(length_ - 1, layer);
+      const bool weighed = (length_ - 1 - layer) % policy_.every == 0;  // layers take turns
       for (size_t i = static_cast<size_t>(before_); weighed && i < masses.size(); ++i) {
         Bounded& there = plain.masses[i];
         there.value = (1 - policy_.alpha) * there.value + policy_.alpha * masses[i].value;

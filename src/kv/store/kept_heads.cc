@@ -34,9 +34,10 @@ KeptHeads::KeptHeads(Cache* cache, Sequences* sequences) : cache_(*cache), seque
 }
 
 const KeptHeads::HeadPlace& KeptHeads::PlaceOf(int layer, int head) const {
-  const HeadPlace& place = places_[static_cast<size_t>(layer)][static_cast<size_t>(head)];
-  HEADWAY_CHECK(place.group >= 0);
-  return place;
+  const std::vector<HeadPlace>& places = places_[static_cast<size_t>(layer)];
+  const auto at = static_cast<size_t>(head);
+  HEADWAY_CHECK(at < places.size() && places[at].group >= 0);  // else it streams, or is no head
+  return places[at];
 }
 
 Result<std::vector<KeyRun>> KeptHeads::KeysOf(SequenceId id, int layer, int head, int64_t from) {
