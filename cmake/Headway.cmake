@@ -52,6 +52,11 @@ function(headway_library NAME)
   target_link_libraries(${NAME} PUBLIC headway_flags ${ARG_DEPS})
 endfunction()
 
+# Tests spend their time in the rooms; they themselves are compiled in two thirds of the time so. GCC 12
+# does not know a precompiled header's functions for a system's, in which it finds what is not there.
+set(HEADWAY_TEST_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-O1>
+  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>")
+
 # headway_test(NAME SOURCES ... DEPS ...): one GoogleTest program, registered with ctest. LABELS as
 # ctest takes them; with `cuda` among them it needs a GPU, and the target cuda_tests builds it, too.
 function(headway_test NAME)
@@ -63,8 +68,7 @@ function(headway_test NAME)
   target_link_libraries(${NAME} PRIVATE headway_flags ${ARG_DEPS} GTest::gtest GTest::gmock)
   target_link_libraries(${NAME} PRIVATE $<FILTER:$<TARGET_OBJECTS:headway_test_cache>,INCLUDE,own_cache>)
   target_precompile_headers(${NAME} REUSE_FROM headway_test_cache)
-  target_compile_options(${NAME} PRIVATE
-    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
+  target_compile_options(${NAME} PRIVATE ${HEADWAY_TEST_OPTIONS})
   target_compile_definitions(${NAME} PRIVATE HEADWAY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${HEADWAY_TEST_SECONDS} LABELS "${ARG_LABELS}")

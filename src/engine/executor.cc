@@ -159,6 +159,9 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     Abort();
     return status;
   }
+  for (const auto& path : paths_) {
+    if (status = path->EndLayers(); !status.ok()) return status;
+  }
   status = logits_->Run(inputs, sink);
   if (!status.ok()) return status;
   for (const auto& path : paths_) path->EndStep();

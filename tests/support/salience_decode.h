@@ -105,6 +105,11 @@ class SalienceDecode {
     const int64_t before = kv::TokensBefore(policy_, length_, page_slots_);
     ForEachHead([&](int layer, int head, PlainHead& plain) {
       const Cached keys = ReadHead(*h_, h_->store(), sequence_, layer, head);
+      // What leaves the window, by the masses behind the step before.
+      const int64_t first = std::exchange(before_, before);
+      Check(layer, head, first, kv::MostSalient(policy_, before) - std::ssize(plain.salient), keys,
+            &plain);
+      before_ = first;
       Queries queries = ReadQueries(*h_, shape_, layer);
       queries.q.erase(queries.q.begin(), queries.q.end() - Width());  // but the last
       queries.position = length_ - 1;
@@ -118,10 +123,6 @@ class SalienceDecode {
         there.error = (1 - policy_.alpha) * there.error + policy_.alpha * masses[i].error +
                       4 * kUnit * there.value;
       }
-      const auto chosen = std::ssize(plain.salient);
-      const int64_t first = std::exchange(before_, before);
-      Check(layer, head, first, kv::MostSalient(policy_, before) - chosen, keys, &plain);
-      before_ = first;
     });
     before_ = before;
   }

@@ -42,7 +42,7 @@ struct PathParts {
 
 // What a step calls, in this order: BeginStep; Take for each layer, before the first layer, or
 // where some path ChoosesByQuery or all pages are on the device, at each layer's beginning; and for
-// each layer BeginLayer, Attend for each head group, EndLayer, PagesClosed; EndStep.
+// each layer BeginLayer, Attend for each head group, EndLayer, PagesClosed; EndLayers; EndStep.
 class AttentionPath {
  public:
   virtual ~AttentionPath() = default;
@@ -71,10 +71,14 @@ class AttentionPath {
   virtual void EndLayer(int layer) { (void)layer; }
   // The pages that the step closes in this layer are on their way to their homes.
   virtual void PagesClosed(int layer) { (void)layer; }
+  // All layers are enqueued, and the store's step is over: what the host does here it does while
+  // the device runs the layers.
+  virtual Status EndLayers() { return OkStatus(); }
   // All is enqueued, and has run where the batch wants_logits.
   virtual void EndStep() {}
-  // The step was given up, at any point behind BeginStep. What the path gave other lanes to do, and
-  // still uses the step's memory, is waited for by later work of the compute stream.
+  // The step was given up, at any point between BeginStep and EndLayers. What the path gave other
+  // lanes to do, and still uses the step's memory, is waited for by later work of the compute
+  // stream.
   virtual void Abort() {}
 };
 

@@ -28,6 +28,7 @@ class SalientPath : public AttentionPath {
   void BeginLayer(int layer) override;
   Status Attend(int layer, int group) override;
   void EndLayer(int layer) override;
+  Status EndLayers() override;
   void EndStep() override;
   void Abort() override { context_.store.reads().AwaitHost(); }
 
@@ -76,7 +77,6 @@ class SalientPath : public AttentionPath {
   std::vector<size_t> first_closed_;  // [layers + 1]
   std::optional<Reselection> reselection_;
   std::vector<Salience::WindowKeys> windows_;
-  Status status_;  // of choosing behind a step
 };
 
 void SalientPath::BeginStep() {
@@ -224,7 +224,6 @@ void SalientPath::BeginLayer(int layer) {
 }
 
 Status SalientPath::Attend(int layer, int group) {
-  if (!status_.ok()) return std::exchange(status_, OkStatus());
   Reads& reads = parts_.reads;
   while (reads.IsNext(parts_.number, layer, group)) {
     const int entry = reads.Peek().entry;
@@ -307,17 +306,19 @@ void SalientPath::EndLayer(int layer) {
       context_.store.reads().AwaitHost();
     }
   }
-  if (layer + 1 < context_.shape.layers || reselection_.has_value()) return;
-  for (const Salience::Chosen* chosen : chosen_) {
-    if (chosen != nullptr) salience_.Weighed(*chosen);
-  }
+}
+
+Status SalientPath::EndLayers() {
+  if (!any_ || reselection_.has_value()) return OkStatus();
+  std::vector<Salience::Chosen*> all;
+  std::copy_if(chosen_.begin(), chosen_.end(), std::back_inserter(all),
+               [](const auto* each) { return each != nullptr; });
+  return salience_.ChooseFromLeaving(all);
 }
 
 void SalientPath::EndStep() {
   for (Salience::Chosen* chosen : chosen_) {
-    if (chosen == nullptr) continue;
-    const Status status = salience_.Append(chosen);
-    if (!status.ok()) status_ = status;
+    if (chosen != nullptr) salience_.Append(chosen);
   }
 }
 

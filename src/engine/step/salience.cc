@@ -1,6 +1,7 @@
 #include "engine/step/salience.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/bytes.h"
@@ -32,12 +33,16 @@ Salience::Places::Places(const SalienceLimits& limits) {
   const int64_t most = kv::MostSalient(limits.policy, limits.length);
   pages = CeilDiv(most, page_slots);
   page_stride = static_cast<int64_t>(limits.page.bytes());
-  if (limits.policy.reselects()) return;
+  if (limits.policy.reselects()) {
+    results = limits.sequences * shape.kv_heads * (BlocksOf(limits.policy, limits.length) + 1) *
+              int64_t{sizeof(int32_t)};
+    return;
+  }
   // A page leaves when it is full behind the window; the next one fills meanwhile.
   ring = RoundUp(limits.policy.window, page_slots) + 2 * page_slots;
   const int64_t row = FloatBytes(shape.group() * limits.length);
   rows = std::clamp<int64_t>(kLogitBytes / row, 1, limits.policy.queries);
-  slot_count = std::max(shape.kv_heads * most, tables * page_slots);
+  slot_count = std::max(shape.kv_heads * most, limits.sequences * tables * page_slots);
   masses = take(FloatBytes(limits.sequences * tables * ring));
   sums = take(FloatBytes(shape.kv_heads * limits.length));
   row_lse = take(FloatBytes(std::max(limits.sequences * shape.query_heads, rows * shape.group())));
@@ -45,6 +50,9 @@ Salience::Places::Places(const SalienceLimits& limits) {
   logits = take(std::max(rows * row, FloatBytes(limits.sequences * shape.query_heads * ring)));
   decoded_tokens = limits.sequences * shape.kv_heads * RoundUp(limits.length, page_slots);
   decoded = take(KeyLogits::Bytes(limits.page, decoded_tokens));
+  page_results = FloatBytes(shape.kv_heads * limits.length);
+  slot_results = page_results + FloatBytes(limits.sequences * tables * page_slots);
+  results = slot_results + FloatBytes(slot_count);
 }
 
 int64_t Salience::TokenBytes(const SalienceLimits& limits) {
@@ -55,17 +63,7 @@ int64_t Salience::TokenBytes(const SalienceLimits& limits) {
 
 int64_t Salience::DeviceBytes(const SalienceLimits& limits) { return Places(limits).bytes; }
 
-// Sums over the keys of a layer, or masses of pages that leave; or lists and their counts.
-int64_t Salience::ResultBytes(const SalienceLimits& limits) {
-  const ModelShape& shape = limits.shape;
-  const int64_t tables = int64_t{shape.layers} * shape.kv_heads;
-  if (limits.policy.reselects()) {
-    return limits.sequences * shape.kv_heads * (BlocksOf(limits.policy, limits.length) + 1) *
-           int64_t{sizeof(int32_t)};
-  }
-  return FloatBytes(
-      std::max(shape.kv_heads * limits.length, limits.sequences * tables * limits.page.page_slots));
-}
+int64_t Salience::ResultBytes(const SalienceLimits& limits) { return Places(limits).results; }
 
 Result<std::unique_ptr<Salience>> Salience::Create(const SalienceParts& parts,
                                                    const SalienceLimits& limits) {
@@ -95,12 +93,12 @@ Salience::Salience(const SalienceParts& parts, const SalienceLimits& limits,
       memory_(std::move(memory)),
       tokens_(std::move(tokens)),
       results_(std::move(results)),
+      asked_(parts.device.NewEvent()),
       key_logits_(parts.kernels, parts.compute, limits.page,
                   memory_ == nullptr ? nullptr : memory_->data() + places_.decoded,
                   places_.decoded_tokens),
       chosen_(static_cast<size_t>(limits.sequences)) {
   for (size_t i = 0; i < chosen_.size(); ++i) chosen_[i].place = static_cast<int>(i);
-  slots_.reserve(static_cast<size_t>(places_.slot_count));  // copies read them
 }
 
 float* Salience::MassesOf(const Chosen& chosen, int layer, int head) const {
@@ -159,9 +157,9 @@ Salience::Chosen* Salience::Find(kv::SequenceId sequence, int64_t length) {
   return nullptr;
 }
 
-int64_t Salience::Leaving(const Chosen& chosen) const {
-  return kv::TokensBefore(limits_.policy, chosen.length + 1, limits_.page.page_slots) -
-         chosen.before;
+int64_t Salience::Leaving(const Chosen& chosen, int64_t length) const {
+  return kv::TokensBefore(limits_.policy, length, limits_.page.page_slots) - chosen.before -
+         chosen.leaving;
 }
 
 void Salience::Forget(kv::SequenceId sequence) {
@@ -185,6 +183,7 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   chosen.sequence = sequence;
   chosen.length = parts_.store.Length(sequence);
   chosen.before = kv::TokensBefore(limits_.policy, chosen.length, limits_.page.page_slots);
+  chosen.leaving = 0;
   chosen.weighed.assign(static_cast<size_t>(limits_.shape.layers), chosen.length);
   chosen.counts.assign(static_cast<size_t>(Tables()), 0);
   if (limits_.policy.is_bounded()) chosen.positions.assign(static_cast<size_t>(Tables()), {});
@@ -204,6 +203,9 @@ Status Salience::Choose(kv::SequenceId sequence, const ObservedQueries& observed
   for (int layer = 0; status.ok() && layer < limits_.shape.layers; ++layer) {
     if (ChoosesIn(layer)) status = ChooseInLayer(layer, known, observed, &chosen);
   }
+  const int64_t leaving = Leaving(chosen, chosen.length + 1);
+  AskMasses(chosen, leaving);
+  chosen.leaving = leaving;
   // Also after an error: kernels read the cache, and memory that is here.
   const Status done = parts_.compute.Synchronize();
   if (status.ok()) status = done;
@@ -304,9 +306,11 @@ void Salience::Gather(int layer, int head, std::span<const KeyRun> keys,
 void Salience::RunGathers(std::span<const GatherSlotsItem> items) {
   if (items.empty()) return;
   HEADWAY_CHECK(std::ssize(slots_) <= places_.slot_count);
-  parts_.compute.Copy(memory_->data() + places_.slots,
-                      reinterpret_cast<const std::byte*>(slots_.data()),
-                      slots_.size() * sizeof(int32_t));
+  // From pinned memory, or the copy would wait for the step.
+  const size_t bytes = slots_.size() * sizeof(int32_t);
+  std::memcpy(results_->data() + places_.slot_results, slots_.data(), bytes);
+  parts_.compute.Copy(memory_->data() + places_.slots, results_->data() + places_.slot_results,
+                      bytes);
   parts_.kernels.GatherSlots(parts_.compute, limits_.page, items);
 }
 
@@ -356,17 +360,6 @@ void Salience::Weigh(int layer, std::span<const WindowKeys> entries) {
   parts_.kernels.KeyWeights(parts_.compute, weights);
 }
 
-void Salience::Weighed(const Chosen& chosen) {
-  if (Leaving(chosen) == 0) return;
-  const int64_t slots = limits_.page.page_slots;
-  HEADWAY_CHECK(Leaving(chosen) == slots);
-  const auto width = static_cast<size_t>(slots) * sizeof(float);
-  parts_.compute.Copy2D(
-      results_->data() + chosen.place * Tables() * static_cast<int64_t>(width), width,
-      reinterpret_cast<const std::byte*>(MassesOf(chosen, 0, 0) + chosen.before % places_.ring),
-      static_cast<size_t>(places_.ring) * sizeof(float), width, static_cast<size_t>(Tables()));
-}
-
 bool Salience::Reselects(const Chosen& chosen) const {
   const int64_t reselect = limits_.policy.reselect;
   return reselect > 0 && PlacesOf(chosen) > 0 &&
@@ -374,7 +367,65 @@ bool Salience::Reselects(const Chosen& chosen) const {
           chosen.length >= chosen.made + reselect);
 }
 
-Status Salience::Append(Chosen* chosen) {
+// Has the masses of so many tokens come to the host, from the first on that is not leaving yet.
+void Salience::AskMasses(const Chosen& chosen, int64_t tokens) {
+  if (tokens == 0) return;
+  const auto width = static_cast<size_t>(tokens) * sizeof(float);
+  HEADWAY_CHECK(tokens == limits_.page.page_slots);
+  const float* const masses =
+      MassesOf(chosen, 0, 0) + (chosen.before + chosen.leaving) % places_.ring;
+  parts_.compute.Copy2D(results_->data() + PageMasses(chosen) * int64_t{sizeof(float)}, width,
+                        reinterpret_cast<const std::byte*>(masses),
+                        static_cast<size_t>(places_.ring) * sizeof(float), width,
+                        static_cast<size_t>(Tables()));
+  parts_.compute.Record(*asked_);
+}
+
+Status Salience::ChooseFromLeaving(std::span<Chosen* const> all) {
+  std::vector<GatherSlotsItem> items;
+  slots_.clear();
+  for (Chosen* chosen : all) {
+    const Status status = ChooseFromLeaving(chosen, &items);
+    if (status.ok()) continue;
+    for (Chosen* each : all) each->sequence = -1;  // read whole from now on
+    return status;
+  }
+  RunGathers(items);
+  for (const Chosen* chosen : all) {
+    for (int layer = 0; chosen->leaving > 0 && layer < limits_.shape.layers; ++layer) {
+      for (int head = 0; head < limits_.shape.kv_heads; ++head) {
+        parts_.store.FinishKeys(chosen->sequence, layer, head);
+      }
+    }
+    AskMasses(*chosen, Leaving(*chosen, chosen->length + 2));
+  }
+  return OkStatus();
+}
+
+// What gathers the salient ones of the tokens that leave a sequence's window.
+Status Salience::ChooseFromLeaving(Chosen* chosen, std::vector<GatherSlotsItem>* items) {
+  const int64_t leaving = chosen->leaving;
+  if (leaving == 0) return OkStatus();
+  asked_->Wait();
+  const int64_t most = kv::MostSalient(limits_.policy, chosen->before + leaving);
+  for (int layer = 0; layer < limits_.shape.layers; ++layer) {
+    for (int head = 0; ChoosesIn(layer) && head < limits_.shape.kv_heads; ++head) {
+      const int64_t index = HeadIndex(layer, head);
+      const int64_t room = most - chosen->counts[static_cast<size_t>(index)];
+      std::vector<int32_t> positions = kv::ChooseSalient(
+          ResultsAt(PageMasses(*chosen) + index * leaving, leaving), limits_.policy.beta, room);
+      if (positions.empty()) continue;
+      for (int32_t& position : positions) position += static_cast<int32_t>(chosen->before);
+      const Result<std::vector<KeyRun>> keys =
+          parts_.store.KeysOf(chosen->sequence, layer, head, chosen->before);
+      if (!keys.ok()) return keys.status();
+      Gather(layer, head, *keys, positions, chosen, items);
+    }
+  }
+  return OkStatus();
+}
+
+void Salience::Append(Chosen* chosen) {
   if (limits_.policy.reselects()) {
     if (Reselects(*chosen)) {
       chosen->made = chosen->length;
@@ -382,42 +433,14 @@ Status Salience::Append(Chosen* chosen) {
     }
     ++chosen->length;
     chosen->before = kv::TokensBefore(limits_.policy, chosen->length, limits_.page.page_slots);
-    return OkStatus();
+    return;
   }
-  const int64_t leaving = Leaving(*chosen);
   for (int layer = 0; layer < limits_.shape.layers; ++layer) {
     if (Weighs(*chosen, layer)) chosen->weighed[static_cast<size_t>(layer)] = chosen->length + 1;
   }
+  const int64_t leaving = Leaving(*chosen, chosen->length + 2);
+  chosen->before += std::exchange(chosen->leaving, leaving);
   ++chosen->length;
-  if (leaving == 0) return OkStatus();
-  if (Status s = parts_.compute.Synchronize(); !s.ok()) return s;
-  const int heads = limits_.shape.kv_heads;
-  const int64_t most = kv::MostSalient(limits_.policy, chosen->before + leaving);
-  std::vector<GatherSlotsItem> items;
-  slots_.clear();
-  for (int layer = 0; layer < limits_.shape.layers; ++layer) {
-    for (int head = 0; ChoosesIn(layer) && head < heads; ++head) {
-      const int64_t index = HeadIndex(layer, head);
-      const int64_t room = most - chosen->counts[static_cast<size_t>(index)];
-      std::vector<int32_t> positions =
-          kv::ChooseSalient(ResultsAt((chosen->place * Tables() + index) * leaving, leaving),
-                            limits_.policy.beta, room);
-      if (positions.empty()) continue;
-      for (int32_t& position : positions) position += static_cast<int32_t>(chosen->before);
-      const Result<std::vector<KeyRun>> keys =
-          parts_.store.KeysOf(chosen->sequence, layer, head, chosen->before);
-      if (!keys.ok()) return keys.status();
-      Gather(layer, head, *keys, positions, chosen, &items);
-    }
-  }
-  RunGathers(items);
-  for (int layer = 0; layer < limits_.shape.layers; ++layer) {
-    for (int head = 0; head < heads; ++head) {
-      parts_.store.FinishKeys(chosen->sequence, layer, head);
-    }
-  }
-  chosen->before += leaving;
-  return OkStatus();
 }
 
 }  // namespace headway

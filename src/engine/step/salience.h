@@ -4,9 +4,10 @@
 // them.
 //
 // The mass of a token is the moving average of its share of the window's attention, averaged over
-// the head's query heads and counted in even shares of the window. It is asked when a page of
-// tokens leaves the window. When a prompt, or what was appended to it, has been read, all tokens
-// have their masses from its last queries, over all keys, and every head's choice is made anew.
+// the head's query heads and counted in even shares of the window. It is asked a step before the
+// token's page leaves the window, so that the host chooses while the device runs the last step that
+// has the page there. When a prompt, or what was appended to it, has been read, all tokens have
+// their masses from its last queries, over all keys, and every head's choice is made anew.
 //
 // Of encoded pages masses are those of the keys that the codes stand for, and what is salient is
 // kept as these numbers in the model's dtype: tokens of many pages lie in one, and an encoding's
@@ -123,16 +124,18 @@ class Salience {
     std::vector<std::vector<KeyRun>> keys;
   };
   void Weigh(int layer, std::span<const WindowKeys> entries);
-  // The last layer's masses are enqueued.
-  void Weighed(const Chosen& chosen);
-  // The sequence has the step's token; what leaves the window is chosen from.
-  Status Append(Chosen* chosen);
+  // All layers of a step are enqueued, and so are their masses: chooses from what leaves windows
+  // with it, while the device runs it, and asks the masses of what leaves them with the next one.
+  Status ChooseFromLeaving(std::span<Chosen* const> all);
+  // The sequence has the step's token.
+  void Append(Chosen* chosen);
 
   struct Chosen {
     int place = 0;
     kv::SequenceId sequence = -1;  // -1: of none
     int64_t length = 0;
     int64_t before = 0;            // tokens before the window
+    int64_t leaving = 0;           // those that the next step adds to them
     std::vector<int64_t> weighed;  // [layers]: the first so many tokens have masses
     std::vector<int64_t> counts;   // [layers, kv_heads]
     // Of policies that are bounded and have masses: the salient tokens, ascending.
@@ -148,27 +151,37 @@ class Salience {
   struct Places {
     explicit Places(const SalienceLimits& limits);
 
-    int64_t ring = 0;         // slots of a head's masses
-    int64_t rows = 0;         // of queries that are weighed at a time
-    int64_t pages = 0;        // of a head's salient tokens
-    int64_t page_stride = 0;  // of these
-    int64_t masses = 0;       // [sequences, layers, kv_heads, ring]
-    int64_t sums = 0;         // [kv_heads, length]
-    int64_t row_lse = 0;      // [sequences, query_heads], or of queries that are weighed at once
-    int64_t slots = 0;        // those of a layer that are gathered, or of a page in all layers
-    int64_t logits = 0;       // [rows * group, length], or [sequences, query_heads, ring]
-    int64_t decoded = 0;      // of KeyLogits, for so many tokens
+    int64_t ring = 0;          // slots of a head's masses
+    int64_t rows = 0;          // of queries that are weighed at a time
+    int64_t pages = 0;         // of a head's salient tokens
+    int64_t page_stride = 0;   // of these
+    int64_t masses = 0;        // [sequences, layers, kv_heads, ring]
+    int64_t sums = 0;          // [kv_heads, length]
+    int64_t row_lse = 0;       // [sequences, query_heads], or of queries that are weighed at once
+    int64_t slots = 0;         // those of a layer that are gathered, or of a page in all layers
+    int64_t page_results = 0;  // of the results: [sequences, layers, kv_heads, page_slots]
+    int64_t slot_results = 0;  // of the results: slots on their way to the device
+    int64_t logits = 0;        // [rows * group, length], or [sequences, query_heads, ring]
+    int64_t decoded = 0;       // of KeyLogits, for so many tokens
     int64_t decoded_tokens = 0;
     int64_t bytes = 0;
     int64_t slot_count = 0;
+    int64_t results = 0;
   };
 
   Salience(const SalienceParts& parts, const SalienceLimits& limits, std::unique_ptr<Buffer> memory,
            std::unique_ptr<Buffer> tokens, std::unique_ptr<Buffer> results);
 
   int64_t Tables() const { return int64_t{limits_.shape.layers} * limits_.shape.kv_heads; }
-  // Tokens that leave the window with the next one.
-  int64_t Leaving(const Chosen& chosen) const;
+  // Tokens that leave the window as the sequence comes to `length`, behind those that are leaving.
+  int64_t Leaving(const Chosen& chosen, int64_t length) const;
+  // Where the masses of its page are, among the results.
+  int64_t PageMasses(const Chosen& chosen) const {
+    return places_.page_results / int64_t{sizeof(float)} +
+           chosen.place * Tables() * limits_.page.page_slots;
+  }
+  void AskMasses(const Chosen& chosen, int64_t tokens);
+  Status ChooseFromLeaving(Chosen* chosen, std::vector<GatherSlotsItem>* items);
   float* Floats(int64_t at) const { return reinterpret_cast<float*>(memory_->data() + at); }
   float* MassesOf(const Chosen& chosen, int layer, int head) const;
   Chosen& PlaceFor(kv::SequenceId sequence);
@@ -185,10 +198,12 @@ class Salience {
   const SalienceLimits limits_;
   const Places places_;
   std::unique_ptr<Buffer> memory_, tokens_;
-  std::unique_ptr<Buffer> results_;  // sums of a layer, or masses of a page that leaves
+  // Sums of a layer, masses of pages that leave, slots on their way to the device.
+  std::unique_ptr<Buffer> results_;
+  std::unique_ptr<Event> asked_;  // masses of pages that leave have come
   KeyLogits key_logits_;
   std::vector<Chosen> chosen_;  // [sequences]
-  std::vector<int32_t> slots_;  // on their way to the device
+  std::vector<int32_t> slots_;  // that items of GatherSlots take
   int64_t observed_rows_ = 0;   // of each KV head
 };
 
