@@ -154,6 +154,7 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   }
   Status status = reads_.Announce();
   if (status.ok()) status = RunLayers(cancel);
+  if (sums_.has_value()) EndSums();
   if (status.ok()) status = context_.store.step().End();
   if (!status.ok()) {
     Abort();
@@ -211,6 +212,10 @@ Result<bool> Executor::AllStop(const std::atomic<bool>* cancel) {
 
 Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   const int64_t residual = batch_.tokens() * context_.shape.d_model;
+  if (sums_.has_value()) {
+    sums_->Cut(batch_.tokens(), limits().sum_rows);
+    context_.kernels.LeaveMultiprocessors(sums_->multiprocessors());
+  }
   // Reads for its layers are under way while other ranks compute.
   if (relay_.has_value()) {
     if (Status s = relay_->Receive(context_.act.x, residual); !s.ok()) return s;
@@ -232,7 +237,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     CloseLayer(layer);
     LayerCall call{layer, batch_.tokens(), context_.block};
     if (sums_.has_value()) {
-      call.pieces = sums_->Cut(batch_.tokens(), limits().sum_rows);
+      call.pieces = sums_->pieces();
       call.sum = &*sums_;
     }
     context_.model.AfterAttention(context_.kernels, context_.compute, call, context_.act);
@@ -247,13 +252,24 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   return relay_->HandOn(context_.act.x, residual, batch_.wants_logits());
 }
 
+// What comes next finds all sums, and has the device to itself.
+void Executor::EndSums() {
+  sums_->AwaitAll();
+  context_.kernels.LeaveMultiprocessors(0);
+}
+
 // What of a layer comes before its pages are touched. The lanes stay busy with one step's layers
 // ahead; with more, progress and a wish to stop would lag.
 void Executor::BeginLayer(int layer) {
   layer_done_[static_cast<size_t>(layer)]->Wait();
   if (weights_ != nullptr) context_.block = weights_->Acquire(layer);
-  context_.model.Qkv(context_.kernels, context_.compute, {layer, batch_.tokens(), context_.block},
-                     context_.act, keep_x_ ? Normed::kKept : Normed::kDropped);
+  LayerCall call{layer, batch_.tokens(), context_.block};
+  if (layer > 0 && sums_.has_value()) {
+    call.pieces = sums_->pieces();
+    call.sum = &*sums_;
+  }
+  context_.model.Qkv(context_.kernels, context_.compute, call, context_.act,
+                     keep_x_ ? Normed::kKept : Normed::kDropped);
 }
 
 // Offers the layer's ranges to the paths.

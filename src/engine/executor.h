@@ -129,6 +129,7 @@ class Executor {
   // Whether its layers begin with the model's first one.
   bool BeginsSteps() const { return !relay_.has_value() || relay_->first(); }
   Status RunLayers(const std::atomic<bool>* cancel);
+  void EndSums();
   void BeginLayer(int layer);
   void TakeRanges(int layer);
   std::span<const RopeStoreItem> FindNew(int layer);

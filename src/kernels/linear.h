@@ -62,6 +62,10 @@ class LinearKernels {
   // to [bytes] = the weights of a code (kernels/weight_code.h), both on multiples of 16 bytes.
   virtual void ExpandWeights(Stream& stream, const std::byte* code, int64_t bytes,
                              std::byte* to) = 0;
+  // Products of many rows leave so many of a GPU's multiprocessors to what runs beside them, until
+  // this says otherwise: one that is cut for all of them takes a second turn where some are taken.
+  // Their bits may depend on it.
+  virtual void LeaveMultiprocessors(int count) { (void)count; }
 };
 
 }  // namespace headway

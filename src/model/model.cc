@@ -132,8 +132,10 @@ void Model::Embed(Kernels& kernels, Stream& stream, std::span<const TokenId> ids
 void Model::Qkv(Kernels& kernels, Stream& stream, const LayerCall& call, const Activations& a,
                 Normed normed) const {
   const arch::LayerCalls& calls = layers_[static_cast<size_t>(call.layer)];
-  arch::Run(kernels, stream, normed == Normed::kKept ? calls.before_keeping : calls.before,
-            FrameOf(call, a));
+  const std::vector<arch::Call>& before =
+      normed == Normed::kKept ? calls.before_keeping : calls.before;
+  if (call.pieces > 1) return RunBehindSums(kernels, stream, before, FrameOf(call, a), call.pieces);
+  arch::Run(kernels, stream, before, FrameOf(call, a));
 }
 
 void Model::Kv(Kernels& kernels, Stream& stream, const LayerCall& call, const void* normed,

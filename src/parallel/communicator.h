@@ -33,6 +33,8 @@ class Communicator {
   // data [count] becomes the sum over the ranks, added in their order, or over NCCL in one that it
   // chooses: the same bits on every rank and from run to run.
   virtual void AllReduceSum(Stream& stream, float* data, int64_t count) = 0;
+  // Of a GPU's multiprocessors, those that products beside a large sum had better leave to it.
+  virtual int multiprocessors() const { return 0; }
   // Fills in the columns of the other ranks.
   virtual void AllGather(Stream& stream, const SharedColumns& matrix) = 0;
   // Rank `from`'s bytes on every rank.

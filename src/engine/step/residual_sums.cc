@@ -1,13 +1,13 @@
 #include "engine/step/residual_sums.h"
 
+#include <utility>
+
 #include "plan/communication.h"
 
 namespace headway {
 
-int ResidualSums::Cut(int64_t rows, int64_t rows_of_sum) {
-  const int pieces = plan::PiecesOfSum(rows, rows_of_sum);
-  summed_.resize(static_cast<size_t>(pieces));
-  return pieces;
+void ResidualSums::Cut(int64_t rows, int64_t rows_of_sum) {
+  summed_.assign(static_cast<size_t>(plan::PiecesOfSum(rows, rows_of_sum)), {});
 }
 
 // Calls of all ranks come in one order, whichever lane they are on: kernels wait for the sums of
@@ -27,7 +27,12 @@ void ResidualSums::Begin(int piece, float* residual, int64_t count) {
 }
 
 void ResidualSums::Await(int piece) {
-  if (summed_.size() > 1) lanes_.Wait(Lane::kCompute, summed_[static_cast<size_t>(piece)]);
+  if (pieces() == 1) return;
+  lanes_.Wait(Lane::kCompute, std::exchange(summed_[static_cast<size_t>(piece)], {}));
+}
+
+void ResidualSums::AwaitAll() {
+  for (int piece = 0; piece < pieces(); ++piece) Await(piece);
 }
 
 Status ResidualSums::status() {

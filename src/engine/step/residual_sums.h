@@ -21,19 +21,24 @@ class ResidualSums final : public arch::ResidualSum {
   // Sums under way use the residual stream.
   ~ResidualSums() override { lanes_.stream(Lane::kRanks).Synchronize().ok(); }
 
-  // The pieces in which the next layer's rows go, of `rows_of_sum` each at least: the same number
-  // on all ranks.
-  int Cut(int64_t rows, int64_t rows_of_sum);
+  // Cuts a step's rows into pieces of `rows_of_sum` each at least: as many on all ranks.
+  void Cut(int64_t rows, int64_t rows_of_sum);
+  int pieces() const { return static_cast<int>(summed_.size()); }
+  // A GPU's multiprocessors that sums take from what runs beside them.
+  int multiprocessors() const { return pieces() > 1 ? communicator_.multiprocessors() : 0; }
 
   void Begin(int piece, float* residual, int64_t count) override;
   void Await(int piece) override;
+  // The same of all pieces.
+  void AwaitAll();
   // The first error of the sums, or of the kernels beside them.
   Status status();
 
  private:
   Communicator& communicator_;
   Lanes& lanes_;
-  // Of each piece, the point behind its sum. One piece is added up between kernels, and has none.
+  // Of each piece, the point behind its sum, until it is awaited. One piece is added up between
+  // kernels, and has none.
   std::vector<Fence> summed_;
 };
 

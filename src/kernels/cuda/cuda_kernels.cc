@@ -158,6 +158,8 @@ class CudaKernels final : public cuda::EvictionKernels {
     }
   }
 
+  void LeaveMultiprocessors(int count) override { gemm_->Leave(count); }
+
   void NormLinear(Stream& stream, const NormedInput& input,
                   std::span<const LinearOp> ops) override {
     const cuda::MatVecNorm fused = {input.x, input.norm};

@@ -27,8 +27,9 @@ Status Failed(const char* what, cublasStatus_t status) {
                 std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status));
 }
 
-// Rows, outputs, inputs, stride of y, dtype, result, whether there is a bias.
-using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, DType, LinearResult, bool>;
+// Rows, outputs, inputs, stride of y, dtype, result, whether there is a bias, and multiprocessors
+// that are left to others.
+using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, DType, LinearResult, bool, int>;
 
 struct Plan {
   cublasLtMatmulDesc_t product = nullptr;
@@ -76,6 +77,8 @@ struct Gemm::Impl {
   Status MakePlan(int64_t rows, const LinearOp& op, const void* bias, Plan* plan);
 
   int choice = 0;
+  int left = 0;             // of the GPU's multiprocessors, to others
+  int multiprocessors = 0;  // that it has
   cublasLtHandle_t handle = nullptr;
   std::map<Shape, std::unique_ptr<Plan>> plans;
 };
@@ -88,6 +91,9 @@ Result<std::unique_ptr<Gemm>> Gemm::Create(int choice) {
   impl->choice = choice;
   const cublasStatus_t status = cublasLtCreate(&impl->handle);
   if (status != CUBLAS_STATUS_SUCCESS) return Failed("starting", status);
+  int device = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&impl->multiprocessors, cudaDevAttrMultiProcessorCount, device);
   return std::unique_ptr<Gemm>(new Gemm(std::move(impl)));
 }
 
@@ -105,6 +111,11 @@ Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, const void* bias, 
                                      sizeof(transpose));
   if (s == CUBLAS_STATUS_SUCCESS) {
     s = SetEpilogue(type_of_y, bias, op.result == LinearResult::kRelu, plan->product);
+  }
+  if (const int32_t target = multiprocessors - left;
+      s == CUBLAS_STATUS_SUCCESS && left > 0 && target > 0) {
+    s = cublasLtMatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target,
+                                       sizeof(target));
   }
   if (s != CUBLAS_STATUS_SUCCESS) return Failed("describing a product", s);
   s = cublasLtMatrixLayoutCreate(&plan->weight, type, in, out, op.weight.in);
@@ -150,7 +161,7 @@ Status Gemm::Impl::MakePlan(int64_t rows, const LinearOp& op, const void* bias, 
 Status Gemm::Run(cudaStream_t stream, const void* x, int64_t rows, const LinearOp& op,
                  const void* bias, void* workspace) {
   const Shape shape(rows, op.weight.out, op.weight.in, op.y_stride, op.weight.dtype, op.result,
-                    bias != nullptr);
+                    bias != nullptr, impl_->left);
   std::unique_ptr<Plan>& plan = impl_->plans[shape];
   if (plan == nullptr) {
     auto made = std::make_unique<Plan>();
@@ -169,5 +180,7 @@ Status Gemm::Run(cudaStream_t stream, const void* x, int64_t rows, const LinearO
                      static_cast<size_t>(kGemmWorkspaceBytes), stream);
   return s == CUBLAS_STATUS_SUCCESS ? OkStatus() : Failed("a product", s);
 }
+
+void Gemm::Leave(int multiprocessors) { impl_->left = multiprocessors; }
 
 }  // namespace headway::cuda

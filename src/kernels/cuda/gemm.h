@@ -29,6 +29,8 @@ class Gemm {
   // lies on 16 bytes. `workspace` has kGemmWorkspaceBytes. Algorithms are chosen once a shape.
   Status Run(cudaStream_t stream, const void* x, int64_t rows, const LinearOp& op, const void* bias,
              void* workspace);
+  // Products leave so many multiprocessors to others from now on.
+  void Leave(int multiprocessors);
 
  private:
   struct Impl;

@@ -109,7 +109,7 @@ class Runner {
   const Frame& frame_;
 };
 
-// Rows [begin, end) of what calls behind attention work on.
+// Rows [begin, end) of what a layer's calls work on.
 Frame RowsOf(const Frame& frame, DType activation, int64_t begin, int64_t end) {
   const ModelShape& shape = *frame.shape;
   const int64_t element = static_cast<int64_t>(DTypeBytes(activation));
@@ -121,6 +121,9 @@ Frame RowsOf(const Frame& frame, DType activation, int64_t begin, int64_t end) {
   };
   behind(Slot::kResidual, shape.d_model * static_cast<int64_t>(sizeof(float)));
   behind(Slot::kNormed, shape.d_model * element);
+  for (const Slot slot : {Slot::kQuery, Slot::kKey, Slot::kValue}) {
+    behind(slot, frame.qkv_stride * element);
+  }
   behind(Slot::kAttended, int64_t{shape.query_heads} * shape.head_dim * element);
   behind(Slot::kInner, shape.d_ff * element);
   behind(Slot::kUp, shape.d_ff * element);
@@ -138,26 +141,34 @@ void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Fr
   }
   const std::span<const Frame> all =
       frames.empty() ? std::span<const Frame>(&frame, 1) : std::span<const Frame>(frames);
-  bool summed = false;
-  const auto await = [&](size_t piece) {
-    if (summed) frame.sum->Await(static_cast<int>(piece));
-  };
   for (size_t first = 0, end = 0; first < calls.size(); first = end) {
     while (end < calls.size() && !calls[end].sums) ++end;
     const bool sums = end < calls.size();
     if (sums) ++end;
     HEADWAY_CHECK(!sums || frame.sum != nullptr);
     for (size_t piece = 0; piece < all.size(); ++piece) {
-      await(piece);
+      if (frame.sum != nullptr) frame.sum->Await(static_cast<int>(piece));
       Runner runner(kernels, stream, all[piece]);
       for (size_t i = first; i < end; ++i) runner.Make(calls[i]);
       if (!sums) continue;
       frame.sum->Begin(static_cast<int>(piece), static_cast<float*>(all[piece][Slot::kResidual]),
                        all[piece].rows * frame.shape->d_model);
     }
-    summed = sums;
   }
-  for (size_t piece = 0; piece < all.size(); ++piece) await(piece);
+}
+
+void RunBehindSums(Kernels& kernels, Stream& stream, std::span<const Call> calls,
+                   const Frame& frame, int pieces) {
+  const DType activation = kernels.ActivationDType(frame.shape->dtype);
+  const int64_t last = frame.rows * (pieces - 1) / pieces;
+  for (int piece = 0; piece < pieces; ++piece) {
+    frame.sum->Await(piece);
+    if (piece + 2 < pieces) continue;
+    const bool is_last = piece + 1 == pieces;
+    const Frame rows = RowsOf(frame, activation, is_last ? last : 0, is_last ? frame.rows : last);
+    Runner runner(kernels, stream, rows);
+    for (const Call& call : calls) runner.Make(call);
+  }
 }
 
 }  // namespace headway::arch

@@ -39,7 +39,7 @@ class ResidualSum {
   virtual ~ResidualSum() = default;
   // residual [count], which the stream has made by then, may be added up from now on.
   virtual void Begin(int piece, float* residual, int64_t count) = 0;
-  // What the stream is given from now on finds the sum that was begun last of that piece.
+  // What the stream is given from now on finds the sum that was begun last of that piece, if any.
   virtual void Await(int piece) = 0;
 };
 
@@ -59,9 +59,14 @@ struct Frame {
 };
 
 // In so many pieces of neighbouring rows, one after the other up to each call that sums: while
-// ranks add up one piece, the others are computed. More than one is for calls behind attention.
+// ranks add up one piece, the others are computed. More than one is for calls behind attention,
+// and leaves the last sums to be awaited.
 void Run(Kernels& kernels, Stream& stream, std::span<const Call> calls, const Frame& frame,
          int pieces = 1);
+// Calls that come next, and do not sum: the rows of the last piece by themselves, since its sum
+// comes last.
+void RunBehindSums(Kernels& kernels, Stream& stream, std::span<const Call> calls,
+                   const Frame& frame, int pieces);
 
 }  // namespace headway::arch
 

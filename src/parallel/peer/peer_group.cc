@@ -73,6 +73,8 @@ class PeerGroup::Member final : public Communicator {
     });
   }
 
+  int multiprocessors() const override { return group_->direct_ ? peer::LeftToSums(ranks()) : 0; }
+
   void AllGather(Stream& stream, const SharedColumns& matrix) override {
     const int64_t count = matrix.rows * matrix.columns;
     if (count == 0) return;
