@@ -4,11 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/cli.h"
@@ -70,6 +72,26 @@ class Mpirun : public Cli {
       ++errors;
     }
     EXPECT_EQ(errors, 1u) << outcome.err;
+  }
+
+  // Waits for a launcher, whose last rank was seen at *ranks_until. Open MPI 4.1 hangs in its own
+  // end at times (PMIx_server_finalize), so that one without ranks is ended after half a minute.
+  Outcome WaitFor(pid_t launcher, Clock::time_point* ranks_until) {
+    *ranks_until = Clock::now();
+    while (IsThere(launcher)) {
+      if (HasRanks(launcher)) *ranks_until = Clock::now();
+      if (Clock::now() - *ranks_until > std::chrono::seconds(30)) kill(launcher, SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return Wait(launcher);
+  }
+  static bool HasRanks(pid_t launcher) {
+    const std::string id = std::to_string(launcher);
+    std::istringstream children(ReadFile("/proc/" + id + "/task/" + id + "/children"));
+    for (pid_t child = 0; children >> child;) {
+      if (IsThere(child)) return true;
+    }
+    return false;
   }
 
   // What a process says of itself until it is gone.
