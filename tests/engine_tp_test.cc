@@ -255,8 +255,7 @@ Approximate Approximately(const EngineOptions& options) {
   Approximate made;
   for (const auto& [start, tokens] : {std::pair{90, &made.tokens}, {127, &made.others}}) {
     const std::vector<TokenId> text = Quoting(*engine, 1200, static_cast<size_t>(start));
-    // Behind more than these the quotation is over for some methods, and margins are small.
-    Result<Generation> generation = GenerateOne(**context, RequestOf(text, 12));
+    Result<Generation> generation = GenerateOne(**context, RequestOf(text, 16));
     EXPECT_TRUE(generation.ok()) << generation.status().message();
     *tokens = generation->tokens;
   }
@@ -271,6 +270,11 @@ Approximate Approximately(const EngineOptions& options) {
     if (at > 0) made.loss += score->negative_log_likelihood;
   }
   return made;
+}
+
+std::vector<TokenId> First(size_t count, std::vector<TokenId> tokens) {
+  tokens.resize(std::min(count, tokens.size()));
+  return tokens;
 }
 
 // Where each head chooses by itself, ranks choose what one rank does, but for rounding. Heads of a
@@ -322,7 +326,9 @@ TEST(EngineTp, WhatIsLeftOutIsLeftOutOnRanks) {
       // small. The first text has two next tokens of nearly the same probability, of which exact
       // ranks take another one than one rank does, too, and thresholds of salience sooner.
       if (!testing::RanksHaveGpus()) {
-        EXPECT_EQ(shared.others, one.others) << ranks << " ranks";
+        // With these budgets three ranks of a processor with AMX make another last token or two.
+        const size_t sure = options.evict == "ada-snapkv" ? 12 : 16;
+        EXPECT_EQ(First(sure, shared.others), First(sure, one.others)) << ranks << " ranks";
         EXPECT_TRUE(options.hgca >= 0.0 || shared.tokens == one.tokens) << ranks << " ranks";
       }
       // Rounding may tell two keys of nearly equal worth apart, and budgets of ranks differ.

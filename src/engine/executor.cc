@@ -235,12 +235,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (Status s = Attend(layer); !s.ok()) return s;
     if (weights_ != nullptr) weights_->Prefetch();
     CloseLayer(layer);
-    LayerCall call{layer, batch_.tokens(), context_.block};
-    if (sums_.has_value()) {
-      call.pieces = sums_->pieces();
-      call.sum = &*sums_;
-    }
-    context_.model.AfterAttention(context_.kernels, context_.compute, call, context_.act);
+    context_.model.AfterAttention(context_.kernels, context_.compute, CallOf(layer), context_.act);
     if (weights_ != nullptr) weights_->Release();
     if (sums_.has_value()) {
       // A rank that has ended takes part in nothing any more.
@@ -254,8 +249,16 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
 
 // What comes next finds all sums, and has the device to itself.
 void Executor::EndSums() {
-  sums_->AwaitAll();
+  sums_->End();
   context_.kernels.LeaveMultiprocessors(0);
+}
+
+LayerCall Executor::CallOf(int layer) {
+  LayerCall call{layer, batch_.tokens(), context_.block};
+  if (!sums_.has_value()) return call;
+  call.pieces = sums_->pieces();
+  call.sum = &*sums_;
+  return call;
 }
 
 // What of a layer comes before its pages are touched. The lanes stay busy with one step's layers
@@ -263,12 +266,7 @@ void Executor::EndSums() {
 void Executor::BeginLayer(int layer) {
   layer_done_[static_cast<size_t>(layer)]->Wait();
   if (weights_ != nullptr) context_.block = weights_->Acquire(layer);
-  LayerCall call{layer, batch_.tokens(), context_.block};
-  if (layer > 0 && sums_.has_value()) {
-    call.pieces = sums_->pieces();
-    call.sum = &*sums_;
-  }
-  context_.model.Qkv(context_.kernels, context_.compute, call, context_.act,
+  context_.model.Qkv(context_.kernels, context_.compute, CallOf(layer), context_.act,
                      keep_x_ ? Normed::kKept : Normed::kDropped);
 }
 

@@ -130,6 +130,7 @@ class Executor {
   bool BeginsSteps() const { return !relay_.has_value() || relay_->first(); }
   Status RunLayers(const std::atomic<bool>* cancel);
   void EndSums();
+  LayerCall CallOf(int layer);
   void BeginLayer(int layer);
   void TakeRanges(int layer);
   std::span<const RopeStoreItem> FindNew(int layer);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <sstream>
 #include <string>
@@ -74,36 +75,38 @@ class Mpirun : public Cli {
     EXPECT_EQ(errors, 1u) << outcome.err;
   }
 
-  // Waits for a launcher, whose last rank was seen at *ranks_until. Open MPI 4.1 hangs in its own
-  // end at times (PMIx_server_finalize), so that one without ranks is ended after half a minute.
-  Outcome WaitFor(pid_t launcher, Clock::time_point* ranks_until) {
-    *ranks_until = Clock::now();
+  // Waits for a launcher, which ends at *ended. Open MPI 4.1 hangs in its own end at times
+  // (PMIx_server_finalize): one that has been without ranks for half a minute is killed, and then
+  // *ended is when the last one was seen.
+  Outcome WaitFor(pid_t launcher, Clock::time_point* ended) {
+    *ended = Clock::now();
+    bool hangs = false;
     while (IsThere(launcher)) {
-      if (HasRanks(launcher)) *ranks_until = Clock::now();
-      if (Clock::now() - *ranks_until > std::chrono::seconds(30)) kill(launcher, SIGKILL);
+      const std::vector<pid_t> ranks = ChildrenOf(launcher);
+      if (std::any_of(ranks.begin(), ranks.end(), IsThere)) *ended = Clock::now();
+      hangs = Clock::now() - *ended > std::chrono::seconds(30);
+      if (hangs) kill(launcher, SIGKILL);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+    if (!hangs) *ended = Clock::now();
     return Wait(launcher);
-  }
-  static bool HasRanks(pid_t launcher) {
-    const std::string id = std::to_string(launcher);
-    std::istringstream children(ReadFile("/proc/" + id + "/task/" + id + "/children"));
-    for (pid_t child = 0; children >> child;) {
-      if (IsThere(child)) return true;
-    }
-    return false;
   }
 
   // What a process says of itself until it is gone.
   static bool IsThere(pid_t process) {
     return !ReadFile("/proc/" + std::to_string(process) + "/cmdline").empty();
   }
+  static std::vector<pid_t> ChildrenOf(pid_t process) {
+    const std::string id = std::to_string(process);
+    std::istringstream ids(ReadFile("/proc/" + id + "/task/" + id + "/children"));
+    std::vector<pid_t> children;
+    for (pid_t child = 0; ids >> child;) children.push_back(child);
+    return children;
+  }
   // The process of a rank that `launcher` has started; 0: there is none yet.
   static pid_t ProcessOf(pid_t launcher, int rank) {
-    const std::string id = std::to_string(launcher);
-    std::istringstream children(ReadFile("/proc/" + id + "/task/" + id + "/children"));
     const std::string name = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
-    for (pid_t child = 0; children >> child;) {
+    for (const pid_t child : ChildrenOf(launcher)) {
       std::istringstream values(ReadFile("/proc/" + std::to_string(child) + "/environ"));
       for (std::string value; std::getline(values, value, '\0');) {
         if (value == name) return child;

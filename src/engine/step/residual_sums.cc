@@ -31,8 +31,9 @@ void ResidualSums::Await(int piece) {
   lanes_.Wait(Lane::kCompute, std::exchange(summed_[static_cast<size_t>(piece)], {}));
 }
 
-void ResidualSums::AwaitAll() {
+void ResidualSums::End() {
   for (int piece = 0; piece < pieces(); ++piece) Await(piece);
+  summed_.assign(1, {});
 }
 
 Status ResidualSums::status() {

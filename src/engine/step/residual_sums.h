@@ -29,8 +29,8 @@ class ResidualSums final : public arch::ResidualSum {
 
   void Begin(int piece, float* residual, int64_t count) override;
   void Await(int piece) override;
-  // The same of all pieces.
-  void AwaitAll();
+  // Of a step: what the stream is given from now on finds all sums, and comes in one piece.
+  void End();
   // The first error of the sums, or of the kernels beside them.
   Status status();
 
@@ -39,7 +39,7 @@ class ResidualSums final : public arch::ResidualSum {
   Lanes& lanes_;
   // Of each piece, the point behind its sum, until it is awaited. One piece is added up between
   // kernels, and has none.
-  std::vector<Fence> summed_;
+  std::vector<Fence> summed_ = std::vector<Fence>(1);
 };
 
 }  // namespace headway

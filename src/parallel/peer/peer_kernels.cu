@@ -11,8 +11,14 @@ namespace headway::peer {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSumThreads = 512;          // of a sum in place
 constexpr int kPollsBetweenLooks = 1024;  // at whether a rank has ended: that word is on the host
+
+// Of a sum in place, each block of which takes a multiprocessor: as few as fill the links, measured
+// on H100s. Two ranks with 8 send 199 GB/s, with 32 303; four with 8 290, with 12 and more 310 to
+// 330.
+constexpr int kSumThreads = 512;
+constexpr int SumBlocks(int ranks) { return ranks <= 2 ? 32 : 8; }
+static_assert(SumBlocks(2) <= kMaxBlocks && SumBlocks(kMaxRanks) <= kMaxBlocks);
 
 struct alignas(16) Packet {
   uint32_t first = 0, first_call = 0, second = 0, second_call = 0;
@@ -376,10 +382,6 @@ cudaError_t SumInPlace(const Link& link, float* data, int64_t count, cudaStream_
         0, stream, link, data, count);
   });
 }
-
-// As few as fill the links, measured on H100s: two ranks with 8 send 199 GB/s, with 32 303; four
-// with 8 290, with 12 and more 310 to 330.
-int SumBlocks(int ranks) { return ranks <= 2 ? 32 : 8; }
 
 // A product that is cut for all of a GPU's multiprocessors begins with those that the sum has not
 // taken, and takes a second turn for the others. With two ranks this was not measured.

@@ -41,9 +41,7 @@ cudaError_t BroadcastByMail(const Link& link, std::byte* data, int64_t bytes, in
 // In the buffers of the ranks, which all GPUs reach. The same sum; columns of SharedColumns; a
 // meeting of all ranks.
 cudaError_t SumInPlace(const Link& link, float* data, int64_t count, cudaStream_t stream);
-// Multiprocessors that a sum in place takes, each of its blocks one, and those that products beside
-// it had better leave to it.
-int SumBlocks(int ranks);
+// Multiprocessors that products beside a sum in place had better leave to it.
 int LeftToSums(int ranks);
 cudaError_t GatherInPlace(const Link& link, const SharedColumns& matrix, cudaStream_t stream);
 cudaError_t Meet(const Link& link, cudaStream_t stream);
