@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# fuzz.sh BUILD SECONDS: runs every fuzzer in BUILD/fuzz for SECONDS, from its seeds in fuzz/corpus, two
-# at a time.
+# fuzz.sh BUILD SECONDS: runs every fuzzer in BUILD/fuzz for SECONDS, from its seeds in fuzz/corpus and
+# with its words in fuzz/dictionary, two at a time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 seconds=$2
 run() {
-  local fuzzer=$1 name work
+  local fuzzer=$1 name work words=()
   name=$(basename "$fuzzer" _fuzzer)
   work=$(mktemp -d)
+  [ ! -e "fuzz/dictionary/$name" ] || words=(-dict="fuzz/dictionary/$name")
   if ! "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-    -artifact_prefix="$work/" "$work" "fuzz/corpus/$name" > "$work/log" 2>&1; then
+    "${words[@]}" -artifact_prefix="$work/" "$work" "fuzz/corpus/$name" > "$work/log" 2>&1; then
     tail -60 "$work/log"
     echo "fuzz: $name failed; the input is in $work" >&2
     return 1

@@ -220,6 +220,38 @@ TEST(ChatTemplateTest, GeneratorsOfGeneratorsAreRead) {
   EXPECT_EQ(*output, "['1']");
 }
 
+TEST(ChatTemplateTest, AGeneratorThatIsUsedUpStaysEmpty) {
+  const std::string made = "{% set g = ['a', 'b']|map('upper') %}";
+  EXPECT_EQ(*Rendered(made + "{{ 'x' in g }}{{ 'A' in g }}{{ g|first }}{{ g|list }}"),
+            "FalseFalse[]");
+  EXPECT_EQ(*Rendered(made + "{{ g|first }}{{ g|first }}{{ g|first }}{{ g|list }}"), "AB[]");
+  EXPECT_EQ(*Rendered(made + "{{ 'A' in g }}{{ g|list }}"), "True['B']");
+}
+
+// As Python's generators, which cannot be read while they are at work.
+TEST(ChatTemplateTest, ALoopsConditionCannotAskWhatComesNext) {
+  for (const std::string asked : {"length", "last", "nextitem", "revindex"}) {
+    const std::string condition = "ns.loop is none or ns.loop." + asked;
+    for (const std::string items : {"[1, 2]", "[1, 2, 3, 4]"}) {
+      ExpectError("{% set ns = namespace(loop=none) %}{% for x in " + items + " if " + condition +
+                      " %}{% set ns.loop = loop %}{{ loop.length }}{% endfor %}",
+                  StatusCode::kInvalidArgument, "asks what comes next in that loop");
+    }
+  }
+  const auto output = Rendered(
+      "{% set ns = namespace(loop=none) %}{% for x in [1, 2, 3] if ns.loop is none or "
+      "ns.loop.index %}"
+      "{% set ns.loop = loop %}{{ loop.length }}{{ loop.last }} {% endfor %}");
+  ASSERT_TRUE(output.ok()) << output.status().message();
+  EXPECT_EQ(*output, "3False 3False 3True ");
+}
+
+TEST(ChatTemplateTest, ATimeFormatMayEndInWhatCompletesNothing) {
+  EXPECT_EQ(*Rendered("{{ strftime_now('100%') }}"), "100%");
+  EXPECT_EQ(*Rendered("{{ strftime_now('%E') }}|{{ strftime_now('%%') }}|{{ strftime_now('') }}"),
+            "%E|%|");
+}
+
 TEST(ChatTemplateTest, ManyNamesTakeNoLongTime) {
   std::string many_ifs;
   for (int i = 0; i < 20000; ++i) {

@@ -61,8 +61,9 @@ Value StrftimeGlobal(Runtime& rt, const Value& /*self*/, const Arguments& args) 
   if (!args[0].string() || args[0].text().size() > kMaxFormat) {
     return rt.Fail("strftime_now() needs a format, of 1024 bytes at most");
   }
-  // A character more tells an empty result from one that did not fit.
-  const std::string format = args[0].text() + "x";
+  // A character more tells an empty result from one that did not fit. A line end, since it
+  // completes no conversion that the format may end with.
+  const std::string format = args[0].text() + "\n";
   if (format.find('\0') != std::string::npos) return rt.Fail("a time format holds a zero byte");
   const auto now = static_cast<time_t>(rt.now_s());
   std::tm local = {};

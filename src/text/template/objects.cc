@@ -30,9 +30,9 @@ std::vector<Value> Items::Read() {
 }
 
 bool Items::ReadOne(Value* item) {
-  const size_t at = generator() ? next_++ : 0;
-  if (at >= items_.size()) return false;
-  *item = items_[at];
+  if (next_ >= items_.size()) return false;
+  *item = items_[next_];
+  if (generator()) ++next_;
   return true;
 }
 
@@ -86,19 +86,33 @@ bool Loop::Advance(Runtime& rt, Value* item) {
   return true;
 }
 
+bool Loop::MayRead(Runtime& rt) {
+  return !testing_ || rt.Fail("the condition of a loop asks what comes next in that loop");
+}
+
+bool Loop::Takes(const Value& item) {
+  if (test_ == nullptr) return true;
+  testing_ = true;
+  const bool takes = test_(item);
+  testing_ = false;
+  return takes;
+}
+
 bool Loop::Peek(Runtime& rt) {
+  if (after_.missing() && !MayRead(rt)) return false;
   while (after_.missing() && next_ < items_.size() && rt.Charge(1)) {
     const Value& item = items_[next_++];
-    if (test_ == nullptr || test_(item)) after_ = item;
+    if (Takes(item)) after_ = item;
   }
   return !after_.missing() && !rt.failed();
 }
 
 int64_t Loop::Length(Runtime& rt) {
+  if (!MayRead(rt)) return 0;
   if (test_ != nullptr) {
     std::vector<Value> rest;
     for (; next_ < items_.size() && rt.Charge(1); ++next_) {
-      if (test_(items_[next_])) rest.push_back(items_[next_]);
+      if (Takes(items_[next_])) rest.push_back(items_[next_]);
     }
     items_ = std::move(rest);
     next_ = 0;

@@ -33,7 +33,7 @@ class Items : public Object {
  private:
   const ItemsKind kind_;
   const std::vector<Value> items_;
-  size_t next_ = 0;  // generator: the items before it were read
+  size_t next_ = 0;  // the items before it were read; 0 of what is no generator
 };
 
 Value MakeItems(Runtime& rt, ItemsKind kind, std::vector<Value> items);
@@ -70,12 +70,17 @@ class Loop : public Object {
   bool Advance(Runtime& rt, Value* item);
 
  private:
+  // False, and failed, while the test of an item is at work, which is not ours to run again or to
+  // drop then.
+  bool MayRead(Runtime& rt);
+  bool Takes(const Value& item);
   bool Peek(Runtime& rt);
   int64_t Length(Runtime& rt);
 
   std::vector<Value> items_;
   Test test_;
-  size_t next_ = 0;  // in items_
+  bool testing_ = false;  // test_ is at work
+  size_t next_ = 0;       // in items_
   int64_t index0_ = -1;
   Value before_ = Value::Missing();
   Value current_ = Value::Missing();
