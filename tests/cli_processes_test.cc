@@ -146,7 +146,10 @@ TEST_F(Mpirun, EvictionIsThatOfRanksInOneProcess) {
   ASSERT_EQ(bench.status, 0) << bench.err;
   const Json seconds = bench.json()["results"][0]["attend_seconds"];
   ASSERT_EQ(seconds.size(), 2u);
-  for (const Json& of_rank : seconds) EXPECT_GT(of_rank, 0.0);
+  for (const Json& of_rank : seconds) {
+    ASSERT_EQ(of_rank.size(), 8u);
+    for (const Json& of_layer : of_rank) EXPECT_GT(of_layer, 0.0);
+  }
 }
 
 TEST_F(Mpirun, RanksThatDoNotFitTogetherAreRefused) {

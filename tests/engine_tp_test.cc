@@ -135,10 +135,14 @@ TEST(EngineTp, BatchesSamplingAndScoresAreThoseOfOneRank) {
       }
     }
     EXPECT_GT((*context)->TierBytes(0), 0);
-    const std::vector<double> attended = (*context)->AttendSeconds();
-    ASSERT_EQ(attended.size(), ranks ? 3u : 1u);
-    if (!testing::RanksHaveGpus()) {  // whose kernels are not timed
-      EXPECT_GT(*std::min_element(attended.begin(), attended.end()), 0.0);
+    for (const auto phase : {Progress::Phase::kPrefill, Progress::Phase::kDecode}) {
+      const std::vector<std::vector<double>> attended = (*context)->AttendSeconds(phase);
+      ASSERT_EQ(attended.size(), ranks ? 3u : 1u);
+      for (const std::vector<double>& layers : attended) {
+        ASSERT_EQ(layers.size(), static_cast<size_t>(one->info().layers));
+        if (testing::RanksHaveGpus()) continue;  // whose kernels are not timed
+        EXPECT_GT(*std::min_element(layers.begin(), layers.end()), 0.0);
+      }
     }
     size_t seen = 0;
     Context::ScorePart part;

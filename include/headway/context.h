@@ -229,9 +229,10 @@ class Context {
   int64_t TierBytes(int tier) const;
   std::vector<LaneReport> Lanes() const;
   void ResetLanes();
-  // Seconds that kernels of each rank have attended for since the Context was made; 0 where a GPU's
-  // kernels are not timed (EngineOptions::trace).
-  std::vector<double> AttendSeconds() const;
+  // [ranks][layers]: seconds that kernels have attended for since the Context was made, in steps
+  // that decode alone (kDecode) or in the others; 0 where a GPU's kernels are not timed
+  // (EngineOptions::time_kernels).
+  std::vector<std::vector<double>> AttendSeconds(Progress::Phase phase) const;
 
  private:
   friend class Engine;

@@ -2,16 +2,14 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <functional>
 
-#include "base/bytes.h"
 #include "base/random.h"
+#include "cli/bench_report.h"
 #include "cli/commands.h"
 #include "cli/help_formatter.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "cli/quantile.h"
-#include "cli/report.h"
-#include "cli/roofline.h"
 
 namespace headway::cli {
 namespace {
@@ -39,24 +37,8 @@ struct BenchFlags {
   int64_t last = 0;  // 0: a chunk
   bool synthetic = false;
   double spread = 0.0;
+  bool rank_shares = false;
   bool prefill = true;
-};
-
-// One batch, measured.
-struct Measured {
-  std::vector<int64_t> lengths;
-  int64_t tokens = 0;  // of one repetition
-  std::vector<double> seconds;
-  std::vector<double> step_seconds;  // of each decode step of all repetitions
-  double floor_seconds = 0.0;
-  double predicted_seconds = 0.0;  // 0: not predicted
-  std::vector<LaneReport> lanes;   // of all repetitions
-  std::vector<double> attended;    // seconds of each rank, of the last repetition
-  TierUse tiers;
-  double recompute_share = 0.0;
-  Timings timings;  // of the last repetition
-
-  double median() const { return Quantile(seconds, 0.5); }
 };
 
 void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
@@ -111,10 +93,17 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
   AddSize(app, More(group), "--alias-host-memory", &flags->model.engine.alias_host_memory,
           "let host KV slabs share that much memory: for contexts larger than the machine's; what "
           "is computed is then meaningless");
+  AddSwitch(app, More(group), "--rank-shares", &flags->rank_shares,
+            "with --tp: in each layer, how long each rank attends, as a share of the last one's "
+            "time; a GPU's kernels are timed for it");
   AddOutputFlags(app, &flags->output);
 }
 
 std::string CheckBenchFlags(const CLI::App& app, BenchFlags* flags) {
+  if (flags->rank_shares && flags->model.engine.tensor_parallel < 2) {
+    return "--rank-shares is for --tp 2 or more";
+  }
+  flags->model.engine.time_kernels |= flags->rank_shares;
   const bool random = app.count("--random-weights") > 0;
   if (!random && app.count("--model") == 0) return "give either MODEL or --random-weights CONFIG";
   if (random) {
@@ -186,16 +175,42 @@ Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, u
     requests.push_back(std::move(request));
   }
   context.ResetLanes();
-  const std::vector<double> before = context.AttendSeconds();
+  const auto phase = flags.prefill ? Progress::Phase::kPrefill : Progress::Phase::kDecode;
+  const AttendTimes before = context.AttendSeconds(phase);
   Result<std::vector<Generation>> made = context.Generate(requests, hooks);
   if (!made.ok()) return made.status();
-  measured->attended = context.AttendSeconds();
-  for (size_t rank = 0; rank < before.size(); ++rank) measured->attended[rank] -= before[rank];
+  measured->attended = context.AttendSeconds(phase);
+  for (size_t rank = 0; rank < before.size(); ++rank) {
+    std::ranges::transform(measured->attended[rank], before[rank], measured->attended[rank].begin(),
+                           std::minus());
+  }
   if (made->front().finish == FinishReason::kCancelled) return Cancelled();
   const Timings timings = context.timings();
   measured->tokens = flags.prefill ? timings.prefill_tokens : timings.decode_tokens;
   measured->seconds.push_back(flags.prefill ? timings.prefill_seconds : timings.decode_seconds);
   return OkStatus();
+}
+
+// What must be moved and computed at least, for tokens behind `prefixes` of each sequence.
+Work WorkOf(const BenchFlags& flags, const ModelInfo& model, const PlanReport& plan,
+            const Measured& measured, std::span<const int64_t> prefixes) {
+  std::vector<int64_t> kept = measured.lengths;
+  for (int64_t& length : kept) length = KeysRead(plan, length);
+  Work work = flags.prefill ? PrefillWork(model, measured.lengths, prefixes, plan)
+                            : DecodeWork(model, kept, flags.steps, plan.selection);
+  // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
+  // What a selection brings over the bus depends on what it chooses; salient tokens stay below.
+  if (!flags.prefill && !plan.selection.has_value() && !plan.salience.has_value()) {
+    work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
+    work.bus_bytes = static_cast<double>(flags.steps) *
+                     static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
+  }
+  // A prefill may be as little as one step.
+  const auto weight_steps = static_cast<double>(flags.prefill ? 1 : flags.steps);
+  work.weight_bytes = weight_steps * static_cast<double>(plan.streamed_weight_bytes);
+  work.bus_bytes += work.weight_bytes;
+  work.disk_bytes += weight_steps * static_cast<double>(plan.disk_weight_bytes);
+  return work;
 }
 
 // One of the workloads.
@@ -242,6 +257,8 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
     }
   }
   measured.lanes = (*context)->Lanes();
+  measured.lanes_alone = flags.prefill || flags.synthetic;
+  if (flags.model.engine.tensor_parallel > 1) measured.shares = SharesOf(measured.attended);
   measured.tiers = TiersOf(**context);
   measured.timings = (*context)->timings();
   measured.recompute_share = (*context)->plan().recompute_share;
@@ -249,23 +266,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
-  const PlanReport plan = (*context)->plan();
-  std::vector<int64_t> kept = measured.lengths;
-  for (int64_t& length : kept) length = KeysRead(plan, length);
-  Work work = flags.prefill ? PrefillWork(engine.info(), measured.lengths, prefixes, plan)
-                            : DecodeWork(engine.info(), kept, flags.steps, plan.selection);
-  // Each decode step reads what the disk holds; a prefill may read it as seldom as once a prompt.
-  // What a selection brings over the bus depends on what it chooses; salient tokens stay below.
-  if (!flags.prefill && !plan.selection.has_value() && !plan.salience.has_value()) {
-    work.disk_bytes = static_cast<double>(flags.steps * measured.tiers.bytes[2]);
-    work.bus_bytes = static_cast<double>(flags.steps) *
-                     static_cast<double>(measured.tiers.bytes[1] + measured.tiers.bytes[2]);
-  }
-  // A prefill may be as little as one step.
-  const auto weight_steps = static_cast<double>(flags.prefill ? 1 : flags.steps);
-  work.weight_bytes = weight_steps * static_cast<double>(plan.streamed_weight_bytes);
-  work.bus_bytes += work.weight_bytes;
-  work.disk_bytes += weight_steps * static_cast<double>(plan.disk_weight_bytes);
+  const Work work = WorkOf(flags, engine.info(), (*context)->plan(), measured, prefixes);
   const EngineOptions& options = flags.model.engine;  // runs of layers take chunks side by side
   const int ranks = options.tensor_parallel * (flags.prefill ? options.layers_over : 1);
   measured.floor_seconds = FloorSeconds(work, PeaksOfGpus(peaks, OnGpu(flags) ? ranks : 1));
@@ -275,178 +276,30 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   return measured;
 }
 
-std::string Lengths(const std::vector<int64_t>& lengths) {
-  if (std::equal(lengths.begin() + 1, lengths.end(), lengths.begin())) {
-    return std::to_string(lengths[0]);
-  }
-  std::string text;
-  for (int64_t length : lengths) text += (text.empty() ? "" : "+") + std::to_string(length);
-  return text;
-}
-
-// How long the slowest of a hundred steps takes, in median steps.
-std::string StepSpread(const Measured& measured) {
-  constexpr size_t kFewest = 100;
-  const double median = Quantile(measured.step_seconds, 0.5);
-  if (measured.step_seconds.size() < kFewest || median <= 0.0) return "";
-  return fmt::format("p99 of a step {:.2f} medians",
-                     Quantile(measured.step_seconds, 0.99) / median);
-}
-
-// The lanes' busy time of the last repetition in parts of the wall clock.
-std::string BusyLanes(const BenchFlags& flags, const Measured& measured) {
-  std::string text = StepSpread(measured);
-  if (measured.timings.drafted_tokens > 0) {
-    text += (text.empty() ? "" : ", ") + DraftsText(measured.timings);
-  }
-  // A decode's lanes have been busy with its prompt, too.
-  if (!flags.prefill && !flags.synthetic) return text;
-  for (const LaneReport& lane : measured.lanes) {
-    if (lane.busy_seconds <= 0.0) continue;
-    text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", lane.lane,
-                        100.0 * lane.busy_seconds / measured.seconds.back());
-  }
-  const double most = *std::max_element(measured.attended.begin(), measured.attended.end());
-  for (size_t rank = 0;
-       measured.attended.size() > 1 && most > 0.0 && rank < measured.attended.size(); ++rank) {
-    text += fmt::format("{}{:.0f}%", rank == 0 ? ", ranks attend " : "/",
-                        100.0 * measured.attended[rank] / most);
-  }
-  if (measured.timings.host_share > 0.0) {
-    text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.timings.host_share);
-  }
-  if (measured.recompute_share > 0.0) {
-    text += fmt::format(", recomputed {:.0f}%", 100.0 * measured.recompute_share);
-  }
-  if (const PageCacheReads& reads = measured.timings.page_cache; reads.all() > 0) {
-    text += fmt::format(", found in the page cache {:.1f}%", 100.0 * FoundShare(reads));
-  }
-  return text;
-}
-
-// Of the predicted speed, against the measured one.
-double PredictionError(const Measured& measured) {
-  if (measured.predicted_seconds <= 0.0) return 0.0;
-  return measured.median() / measured.predicted_seconds - 1.0;
-}
-
-std::string PredictionCell(const Measured& measured) {
-  if (measured.predicted_seconds <= 0.0) return "-";
-  return fmt::format("{:.1f} ({:+.0f}%)",
-                     TokensPerSecond(measured.tokens, measured.predicted_seconds),
-                     100.0 * PredictionError(measured));
-}
-
-double Share(const Measured& measured) {
-  return measured.median() > 0.0 ? measured.floor_seconds / measured.median() : 0.0;
-}
-
-// What is known before anything is measured but the machine, and the head of the table.
-std::string HeadText(const Engine& engine, const MachinePeaks& peaks) {
-  std::string text = fmt::format("{}: {}, {} threads\nmeasured\n", engine.info().folder,
-                                 engine.kernels(), engine.threads());
-  const auto add = [&](const char* what, double rate, const char* unit) {
-    if (rate <= 0.0) return;
-    const bool tera = rate >= 1e12;
-    text += fmt::format("  {:<16}{:>9.2f} {}{}\n", what, rate * (tera ? 1e-12 : 1e-9),
-                        tera ? "T" : "G", unit);
-  };
-  add("memory read", peaks.read_bytes_per_second, "B/s");
-  add("matrix product", peaks.gemm_flops_per_second, "FLOP/s");
-  add("attention", peaks.attention_flops_per_second, "FLOP/s");
-  add("host to device", peaks.host_to_device_bytes_per_second, "B/s");
-  add("device to host", peaks.device_to_host_bytes_per_second, "B/s");
-  add("host's cores", peaks.host_read_bytes_per_second, "B/s, while copies run");
-  add("beside them", peaks.shared_host_to_device_bytes_per_second, "B/s, host to device");
-  add("disk read", peaks.disk_read_bytes_per_second, "B/s");
-  return text;
-}
-
-// A line of the table, whose rows are printed before the next are known.
-std::string TableLine(size_t context_width, const std::vector<std::string>& cells) {
-  std::string line =
-      fmt::format("{:>{}}  {:>5}  {:>8}  {:>14}  {:>7}  {:>7}  {:>8}  {}", cells[0], context_width,
-                  cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7]);
-  line.erase(line.find_last_not_of(' ') + 1);
-  return line + "\n";
-}
-
-std::vector<std::string> Cells(const BenchFlags& flags, const Measured& measured) {
-  return {Lengths(measured.lengths),
-          std::to_string(measured.lengths.size()),
-          fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
-          PredictionCell(measured),
-          fmt::format("{:.3f}", measured.median()),
-          fmt::format("{:.3f}", measured.floor_seconds),
-          fmt::format("{:.0f}%", 100.0 * Share(measured)),
-          BusyLanes(flags, measured)};
-}
-
-Json ResultJson(const BenchFlags& flags, const Engine& engine, const MachinePeaks& peaks,
-                const std::vector<Measured>& all) {
-  Json json = {
-      {"bench", flags.prefill ? "prefill" : "decode"},
-      {"model", engine.info().folder},
-      {"kernels", engine.kernels()},
-      {"threads", engine.threads()},
-      {"peaks",
-       {{"read_bytes_per_second", peaks.read_bytes_per_second},
-        {"gemm_flops_per_second", peaks.gemm_flops_per_second},
-        {"attention_flops_per_second", peaks.attention_flops_per_second},
-        {"host_to_device_bytes_per_second", peaks.host_to_device_bytes_per_second},
-        {"device_to_host_bytes_per_second", peaks.device_to_host_bytes_per_second},
-        {"host_read_bytes_per_second", peaks.host_read_bytes_per_second},
-        {"shared_host_to_device_bytes_per_second", peaks.shared_host_to_device_bytes_per_second},
-        {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},
-      {"results", Json::array()}};
-  for (const Measured& measured : all) {
-    Json result = {{"lengths", measured.lengths},
-                   {"tokens", measured.tokens},
-                   {"tokens_per_second", TokensPerSecond(measured.tokens, measured.median())},
-                   {"seconds", measured.seconds},
-                   {"median_seconds", measured.median()},
-                   {"step_seconds",
-                    {{"p50", Quantile(measured.step_seconds, 0.5)},
-                     {"p99", Quantile(measured.step_seconds, 0.99)},
-                     {"max", Quantile(measured.step_seconds, 1.0)}}},
-                   {"floor_seconds", measured.floor_seconds},
-                   {"roofline_share", Share(measured)},
-                   {"recompute_share", measured.recompute_share},
-                   {"predicted_seconds", measured.predicted_seconds},
-                   {"prediction_error", PredictionError(measured)},
-                   {"kv_bytes", TiersJson(measured.tiers)},
-                   {"attend_seconds", measured.attended},
-                   {"lanes", LanesJson(measured.lanes)}};
-    result.update(CountsJson(measured.timings));
-    json["results"].push_back(std::move(result));
-  }
-  return json;
-}
-
 // Measures one context after the other; a row is printed as soon as it is there.
 int Run(const BenchFlags& flags, Engine& engine, const std::vector<Workload>& workloads,
         const MachinePeaks& peaks, Console& console) {
-  const std::vector<std::string> columns = {"context", "batch",   "tok/s",    "predicted",
-                                            "seconds", "floor s", "roofline", "lanes busy"};
-  size_t width = columns[0].size();
+  size_t width = std::string_view("context").size();
   for (const Workload& workload : workloads) {
     width = std::max(width, Lengths(workload.lengths).size());
   }
   const auto print = [&](const std::string& text) {
     return flags.output.json ? kExitDone : console.WriteResult(text);
   };
-  int status = print(HeadText(engine, peaks) + TableLine(width, columns));
+  int status = print(BenchHead(engine, peaks, width));
   const InterruptGuard interrupt;
   std::vector<Measured> all;
   for (size_t i = 0; i < workloads.size() && status == kExitDone; ++i) {
     const Turn turn{workloads[i], fmt::format("context {} of {},", i + 1, workloads.size())};
     Result<Measured> measured = Measure(flags, engine, turn, peaks, interrupt, console);
     if (!measured.ok()) return console.Fail(measured.status());
-    status = print(TableLine(width, Cells(flags, *measured)));
+    status = print(BenchRow(*measured, width) +
+                   (flags.rank_shares ? RankSharesTable(measured->shares) : ""));
     all.push_back(std::move(*measured));
   }
   if (status != kExitDone || !flags.output.json) return status;
-  return console.WriteResult(Dump(ResultJson(flags, engine, peaks, all)));
+  return console.WriteResult(
+      Dump(BenchJson(flags.prefill ? "prefill" : "decode", engine, peaks, all)));
 }
 
 // `flags` say which phase is measured.

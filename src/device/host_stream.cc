@@ -69,24 +69,24 @@ HostStream::~HostStream() {
 }
 
 void HostStream::Copy(std::byte* to, const std::byte* from, size_t bytes) {
-  Enqueue([this, to, from, bytes] {
-    clock_.Time(CopyCost(bytes), [&] { std::memcpy(to, from, bytes); });
+  Enqueue([this, to, from, bytes, place = clock_.place()] {
+    clock_.Time(CopyCost(bytes), place, [&] { std::memcpy(to, from, bytes); });
   });
 }
 
 void HostStream::Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
                         size_t row_bytes, size_t rows) {
-  Enqueue([=, this] {
-    clock_.Time(CopyCost(row_bytes * rows),
+  Enqueue([=, this, place = clock_.place()] {
+    clock_.Time(CopyCost(row_bytes * rows), place,
                 [&] { CopyRows(to, to_stride, from, from_stride, row_bytes, rows); });
   });
 }
 
 void HostStream::HostWork(const WorkCost& cost, std::function<Status()> work) {
-  Enqueue([this, cost, work = std::move(work)] {
+  Enqueue([this, cost, place = clock_.place(), work = std::move(work)] {
     if (!status().ok()) return;
     Status result;
-    clock_.Time(cost, [&] { result = work(); });
+    clock_.Time(cost, place, [&] { result = work(); });
     if (result.ok()) return;
     std::lock_guard lock(mutex_);
     status_ = std::move(result);

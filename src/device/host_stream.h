@@ -60,16 +60,18 @@ class LaneClock {
  public:
   LaneClock(Env* env, Trace* trace, Lane lane) : env_(env), trace_(trace), lane_(lane) {}
   Lane lane() const { return lane_; }
+  // Of work that the lane is given now.
+  Trace::Place place() const { return trace_ != nullptr ? trace_->place() : Trace::Place{}; }
 
   template <typename Work>
-  void Time(const WorkCost& cost, Work&& work) {
+  void Time(const WorkCost& cost, const Trace::Place& place, Work&& work) {
     if (trace_ == nullptr) {
       work();
       return;
     }
     const int64_t start = env_->NowNanos();
     work();
-    trace_->Add(lane_, cost, start, env_->NowNanos());
+    trace_->Add(lane_, cost, place, start, env_->NowNanos());
   }
 
  private:

@@ -11,7 +11,8 @@
 
 namespace headway {
 
-void Trace::Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_ns) {
+void Trace::Add(Lane lane, const WorkCost& cost, const Place& place, int64_t start_ns,
+                int64_t end_ns) {
   std::lock_guard lock(mutex_);
   LaneTotals& totals = totals_[static_cast<int>(lane)];
   int64_t& last_end_ns = last_end_ns_[static_cast<int>(lane)];
@@ -21,10 +22,13 @@ void Trace::Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_n
   last_end_ns = end_ns;
   totals.bytes += cost.bytes;
   totals.flops += cost.flops;
-  if (std::string_view(cost.name).starts_with("attend")) attend_ns_ += end_ns - start_ns;
-  if (events_enabled_) {
-    entries_.push_back({lane, cost.name, start_ns, end_ns, cost.bytes, cost.flops});
+  if (place.layer >= 0 && std::string_view(cost.name).starts_with("attend")) {
+    std::vector<int64_t>& layers = attend_ns_[place.decode ? 1 : 0];
+    const auto at = static_cast<size_t>(place.layer);
+    if (layers.size() <= at) layers.resize(at + 1);
+    layers[at] += end_ns - start_ns;
   }
+  if (events_enabled_) entries_.push_back({lane, cost, place, start_ns, end_ns});
 }
 
 void Trace::Count(const char* graph, int64_t at_ns, std::span<const Number> numbers) {
@@ -37,9 +41,9 @@ Trace::LaneTotals Trace::totals(Lane lane) const {
   return totals_[static_cast<int>(lane)];
 }
 
-int64_t Trace::attend_ns() const {
+std::vector<int64_t> Trace::attend_ns(bool decode) const {
   std::lock_guard lock(mutex_);
-  return attend_ns_;
+  return attend_ns_[decode ? 1 : 0];
 }
 
 void Trace::ResetTotals() {
@@ -61,14 +65,17 @@ Status Trace::Write(Env& env, const std::string& path) const {
     const int64_t origin = entries_.empty() ? 0 : entries_.front().start_ns;
     for (const Entry& e : entries_) {
       const double seconds = static_cast<double>(e.end_ns - e.start_ns) * 1e-9;
+      const double a_second = seconds > 0 ? 1e-9 / seconds : 0.0;
       fmt::format_to(
           out,
           "{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},"
-          "\"args\":{{\"bytes\":{},\"flops\":{},\"GB/s\":{:.2f},\"GFLOP/s\":{:.2f}}}}},\n",
-          static_cast<int>(e.lane), e.name, static_cast<double>(e.start_ns - origin) * 1e-3,
-          seconds * 1e6, e.bytes, e.flops,
-          seconds > 0 ? static_cast<double>(e.bytes) / seconds * 1e-9 : 0.0,
-          seconds > 0 ? static_cast<double>(e.flops) / seconds * 1e-9 : 0.0);
+          "\"args\":{{\"layer\":{},\"bytes\":{},\"flops\":{},\"GB/s\":{:.2f},\"GFLOP/"
+          "s\":{:.2f}}}}},"
+          "\n",
+          static_cast<int>(e.lane), e.cost.name, static_cast<double>(e.start_ns - origin) * 1e-3,
+          seconds * 1e6, e.place.layer, e.cost.bytes, e.cost.flops,
+          static_cast<double>(e.cost.bytes) * a_second,
+          static_cast<double>(e.cost.flops) * a_second);
     }
     for (const Counted& c : counted_) {
       fmt::format_to(out, "{{\"ph\":\"C\",\"pid\":1,\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{",

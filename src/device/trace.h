@@ -29,7 +29,16 @@ class Trace {
   static constexpr int64_t kHandOver = 5000;  // ns
 
   void EnableEvents() { events_enabled_ = true; }
-  void Add(Lane lane, const WorkCost& cost, int64_t start_ns, int64_t end_ns);
+  // What work belongs to.
+  struct Place {
+    int layer = -1;       // -1: to none
+    bool decode = false;  // the step does nothing else
+  };
+  // Work that lanes are given from here on is of this place.
+  void Begin(const Place& place) { place_.store(place, std::memory_order_relaxed); }
+  Place place() const { return place_.load(std::memory_order_relaxed); }
+  // Work on a lane, and what place() said as the lane was given it.
+  void Add(Lane lane, const WorkCost& cost, const Place& place, int64_t start_ns, int64_t end_ns);
   // Numbers as they are at a point in time, which viewers draw as one graph; names outlive the
   // trace.
   struct Number {
@@ -39,16 +48,18 @@ class Trace {
   void Count(const char* graph, int64_t at_ns, std::span<const Number> numbers);
   LaneTotals totals(Lane lane) const;
   void ResetTotals();
-  // What works whose names begin with "attend" have taken on all lanes since the trace was made.
-  int64_t attend_ns() const;
+  // What works whose names begin with "attend" have taken on all lanes since the trace was made, in
+  // each layer, up to the last that had any: in steps that decode alone, or in others.
+  std::vector<int64_t> attend_ns(bool decode) const;
   // {"traceEvents": [...]}, one row a lane and one a graph.
   Status Write(Env& env, const std::string& path) const;
 
  private:
   struct Entry {
     Lane lane;
-    const char* name;
-    int64_t start_ns, end_ns, bytes, flops;
+    WorkCost cost;
+    Place place;
+    int64_t start_ns, end_ns;
   };
   struct Counted {
     const char* graph;
@@ -57,10 +68,11 @@ class Trace {
   };
 
   std::atomic<bool> events_enabled_ = false;
+  std::atomic<Place> place_ = Place{};
   mutable std::mutex mutex_;
   LaneTotals totals_[kLaneCount];
   int64_t last_end_ns_[kLaneCount] = {};
-  int64_t attend_ns_ = 0;
+  std::vector<int64_t> attend_ns_[2];  // [decode]
   std::vector<Entry> entries_;
   std::vector<Counted> counted_;
 };

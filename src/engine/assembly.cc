@@ -50,7 +50,8 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
                         communicator,
                         by_layers,
                         nullptr,
-                        shared.get()},
+                        shared.get(),
+                        trace},
                        layout.executor);
   if (!made.ok()) return made.status();
   executor = std::move(*made);
@@ -123,7 +124,8 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                                                              communicator,
                                                              by_layers,
                                                              demoted.get(),
-                                                             shared.get()},
+                                                             shared.get(),
+                                                             trace},
                                                             layout.executor);
   if (!made.ok()) return made.status();
   kept_executor = std::move(*made);

@@ -39,6 +39,7 @@ struct Assembly {
   std::unique_ptr<HostAttention> host_attention;  // given: of the path `host`; null without it
   HostShareControl host_share{0.0};               // given: its share of pages in host memory
   const Trace* host_trace = nullptr;              // given: HostOptions::trace
+  Trace* trace = nullptr;                         // given: ExecutorParts::trace
   LaneWaitFilter wait_filter;                     // given: Lanes::Create
   Communicator* communicator = nullptr;           // given: ExecutorParts::communicator
   bool by_layers = false;                         // given: ExecutorParts::by_layers

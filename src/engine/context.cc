@@ -168,6 +168,7 @@ Status Context::Impl::BuildDraft(const Blueprint& blueprint) {
 
 Status Context::Impl::Build(const Blueprint& blueprint, std::unique_ptr<kv::SessionClaim> claim) {
   if (Status s = OpenDevice(&assembly); !s.ok()) return s;
+  assembly.trace = &trace;
   if (claim != nullptr) session_note = claim->manifest().note;
   Layout layout = blueprint.layout;
   GiveBudgets(&layout);
@@ -377,6 +378,8 @@ std::vector<LaneReport> Context::Lanes() const {
 
 void Context::ResetLanes() { impl_->trace.ResetTotals(); }
 
-std::vector<double> Context::AttendSeconds() const { return impl_->AttendSecondsOfRanks(); }
+std::vector<std::vector<double>> Context::AttendSeconds(Progress::Phase phase) const {
+  return impl_->AttendSecondsOfRanks(phase == Progress::Phase::kDecode);
+}
 
 }  // namespace headway

@@ -80,19 +80,33 @@ int64_t Context::Impl::TierBytesOfRanks(Tier tier) const {
   return all.ok() ? std::accumulate(all->begin(), all->end(), int64_t{0}) : 0;
 }
 
-std::vector<double> Context::Impl::AttendSecondsOfRanks() const {
-  std::vector<int64_t> ns = {trace.attend_ns()};
-  for (const std::unique_ptr<Impl>& rank : others) ns.push_back(rank->trace.attend_ns());
-  if (processes != nullptr) {
-    // What cannot be asked any more has not attended: the next call says why.
-    (void)Together(*processes, OrderTo(Order::kAttended), [&] {
-      Result<std::vector<int64_t>> all = processes->Gather({ns.data(), 1});
-      if (all.ok()) ns = std::move(*all);
-      return all.status();
-    });
+std::vector<std::vector<double>> Context::Impl::AttendSecondsOfRanks(bool decode) const {
+  std::vector<std::vector<double>> seconds;
+  const auto add = [&](std::span<const int64_t> layers_ns) {
+    std::vector<double>& of_rank = seconds.emplace_back();
+    for (const int64_t ns : layers_ns) of_rank.push_back(static_cast<double>(ns) * 1e-9);
+  };
+  const auto of = [decode](const Impl& rank) {
+    std::vector<int64_t> ns = rank.trace.attend_ns(decode);
+    ns.resize(static_cast<size_t>(rank.parts.model->shape().layers));
+    return ns;
+  };
+  if (processes == nullptr) {
+    add(of(*this));
+    for (const std::unique_ptr<Impl>& rank : others) add(of(*rank));
+    return seconds;
   }
-  std::vector<double> seconds;
-  for (const int64_t of_rank : ns) seconds.push_back(static_cast<double>(of_rank) * 1e-9);
+  const std::vector<int64_t> own = of(*this);
+  // What cannot be asked any more has not attended: the next call says why.
+  (void)Together(*processes, OrderTo(Order::kAttended, static_cast<int>(decode)), [&] {
+    const Result<std::vector<int64_t>> all = processes->Gather(own);
+    if (!all.ok()) return all.status();
+    for (size_t at = 0; at < all->size(); at += own.size()) {
+      add(std::span(*all).subspan(at, own.size()));
+    }
+    return OkStatus();
+  });
+  if (seconds.empty()) add(own);
   return seconds;
 }
 

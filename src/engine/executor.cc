@@ -91,7 +91,8 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       reads_(context_, batch_),
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
-      weights_(parts.weights) {
+      weights_(parts.weights),
+      trace_(parts.trace) {
   const ModelShape& shape = context_.shape;
   context_.communicator = parts.communicator;
   context_.shared = parts.shared;
@@ -221,6 +222,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (Status s = relay_->Receive(context_.act.x, residual); !s.ok()) return s;
   }
   for (int layer = 0; layer < context_.shape.layers; ++layer) {
+    if (trace_ != nullptr) trace_->Begin({layer, batch_.all_decode()});
     if (layer > 0 || !BeginsSteps()) BeginLayer(layer);
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
@@ -243,6 +245,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     }
     if (!batch_.wants_logits()) context_.compute.Record(*layer_done_[static_cast<size_t>(layer)]);
   }
+  if (trace_ != nullptr) trace_->Begin({});
   if (!relay_.has_value()) return OkStatus();
   return relay_->HandOn(context_.act.x, residual, batch_.wants_logits());
 }

@@ -61,6 +61,7 @@ struct ExecutorParts {
   bool by_layers = false;                // these have a run of its layers each, else shards
   Demoted* demoted = nullptr;            // of the path `demoted`; null without it
   const SharedHeads* shared = nullptr;   // of which other ranks have a part; null: there are none
+  Trace* trace = nullptr;                // is told of each layer; null: nobody asks
 };
 
 class Executor {
@@ -156,6 +157,7 @@ class Executor {
   bool takes_resident_ = false;                        // others than the last one to take ranges
   bool keep_x_ = false;                                // some of them wants X
   WeightStream* const weights_;                        // or null
+  Trace* const trace_;                                 // or null
   std::optional<ResidualSums> sums_;                   // over the ranks, if these have shards
   std::optional<LayerRelay> relay_;                    // the same, if these have runs of layers
   // [layers], behind each layer of the last step that came to it without logits.

@@ -60,9 +60,13 @@ class Servant {
         contexts_.at(id_)->TierBytes(tier);
         return OkStatus();
       }
-      case Order::kAttended:
-        contexts_.at(id_)->AttendSeconds();
+      case Order::kAttended: {
+        int decode = 0;
+        wire(decode);
+        contexts_.at(id_)->AttendSeconds(decode != 0 ? Progress::Phase::kDecode
+                                                     : Progress::Phase::kPrefill);
         return OkStatus();
+      }
     }
     return Status(StatusCode::kInternal, "an order that this rank does not know");
   }

@@ -39,16 +39,16 @@ class InlineStream final : public Stream {
 
   Lane lane() const override { return clock_.lane(); }
   void Copy(std::byte* to, const std::byte* from, size_t bytes) override {
-    clock_.Time(CopyCost(bytes), [&] { std::memcpy(to, from, bytes); });
+    clock_.Time(CopyCost(bytes), clock_.place(), [&] { std::memcpy(to, from, bytes); });
   }
   void Copy2D(std::byte* to, size_t to_stride, const std::byte* from, size_t from_stride,
               size_t row_bytes, size_t rows) override {
-    clock_.Time(CopyCost(row_bytes * rows),
+    clock_.Time(CopyCost(row_bytes * rows), clock_.place(),
                 [&] { CopyRows(to, to_stride, from, from_stride, row_bytes, rows); });
   }
   void HostWork(const WorkCost& cost, std::function<Status()> work) override {
     if (!status_.ok()) return;
-    clock_.Time(cost, [&] { status_ = work(); });
+    clock_.Time(cost, clock_.place(), [&] { status_ = work(); });
   }
   void Record(Event& event) override { static_cast<CpuEvent&>(event).RecordOnHost()(); }
   void Wait(Event& event) override { event.Wait(); }

@@ -299,7 +299,8 @@ void CudaStream::Begin(const WorkCost& cost) {
 void CudaStream::BeginTimed(const WorkCost& cost) {
   if (shared_->trace == nullptr) return;
   Report(Unfinished::kLeave);
-  Timed timed{cost, shared_->TakeEvent(EventUse::kTiming), shared_->TakeEvent(EventUse::kTiming)};
+  Timed timed{cost, shared_->trace->place(), shared_->TakeEvent(EventUse::kTiming),
+              shared_->TakeEvent(EventUse::kTiming)};
   if (timed.start == nullptr || timed.end == nullptr) return;
   Check(cudaEventRecord(timed.start, stream_), "recording an event");
   timed_.push_back(timed);
@@ -323,7 +324,7 @@ void CudaStream::Report(Unfinished unfinished) {
       const auto at = [&](float ms) {
         return shared_->origin_ns + static_cast<int64_t>(static_cast<double>(ms) * 1e6);
       };
-      shared_->trace->Add(lane_, timed.cost, at(start), at(end));
+      shared_->trace->Add(lane_, timed.cost, timed.place, at(start), at(end));
     }
     shared_->GiveEvent(timed.start, EventUse::kTiming);
     shared_->GiveEvent(timed.end, EventUse::kTiming);

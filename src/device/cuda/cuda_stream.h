@@ -110,6 +110,7 @@ class CudaStream final : public Stream {
   // Timed work that the trace has not been told of yet.
   struct Timed {
     WorkCost cost;
+    Trace::Place place;
     cudaEvent_t start = nullptr;
     cudaEvent_t end = nullptr;
   };

@@ -39,7 +39,8 @@ class Traced {
     if (trace_ != nullptr) start_ns_ = Env::Default()->NowNanos();
   }
   ~Traced() {
-    if (trace_ != nullptr) trace_->Add(lane_, cost_, start_ns_, Env::Default()->NowNanos());
+    if (trace_ == nullptr) return;
+    trace_->Add(lane_, cost_, trace_->place(), start_ns_, Env::Default()->NowNanos());
   }
   Traced(const Traced&) = delete;
   Traced& operator=(const Traced&) = delete;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <set>
 #include <string>
 #include <string_view>
@@ -104,9 +105,11 @@ class PeerGroup::Member final : public Communicator {
   }
 
   Result<int64_t> OfFirst(int64_t value) override {
+    if (!refused_.ok()) return refused_;
     return group_->hosts_.communicator(rank()).OfFirst(value);
   }
   Status GatherOnHost(std::span<const std::byte> own, std::span<std::byte> all) override {
+    if (!refused_.ok()) return refused_;
     return group_->hosts_.communicator(rank()).GatherOnHost(own, all);
   }
 
@@ -137,18 +140,17 @@ class PeerGroup::Member final : public Communicator {
       own.Watch([this] { return group_->Failure(rank()); });
       streams_.push_back(&own);
     }
-    ++link_.call;
-    if (!group_->Agree(link_.call, size)) {
-      own.Fail(UnequalSizes());
-      return;
-    }
+    constexpr int64_t kNumbers = std::numeric_limits<uint32_t>::max();  // 0 is of no call
+    link_.call = static_cast<uint32_t>(calls_++ % kNumbers + 1);
+    if (refused_.ok() && !group_->Agree(calls_, size)) refused_ = UnequalSizes();
     const bool meets = group_->shared_ && group_->options_.meets_on_host;
-    if (meets && (!own.Synchronize().ok() || !MeetOnHost(own))) return;
-    {
+    if (refused_.ok() && meets && (!own.Synchronize().ok() || !MeetOnHost(own))) return;
+    if (refused_.ok()) {
       cuda::Call call(stream, cost);
-      call.Check(launch(call.native()), cost.name);
+      refused_ = StatusOf(launch(call.native()), cost.name);
     }
-    if (meets) MeetOnHost(own);
+    own.Fail(refused_);
+    if (refused_.ok() && meets) MeetOnHost(own);
   }
 
   // Whether all have come here.
@@ -160,6 +162,10 @@ class PeerGroup::Member final : public Communicator {
 
   PeerGroup* const group_;
   peer::Link link_;
+  int64_t calls_ = 0;  // so far
+  // Why a call was not launched. None is behind it: the others wait in that call until this rank
+  // has ended, and would take the next one for it.
+  Status refused_;
   std::vector<cuda::CudaStream*> streams_;  // that had a call in this Run
 };
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -136,14 +137,62 @@ TEST(PeerGroupTest, CallsFollowOneAnother) {
   }
 }
 
+// Meetings straight behind meetings, and before what works in the ranks' buffers: a rank may find
+// the packet of another one's next call.
+TEST(PeerGroupTest, MeetingsFollowOneAnother) {
+  constexpr size_t kCount = 40'000;
+  for (const int ranks : {2, 3, 4}) {
+    const std::unique_ptr<PeerGroup> group = NewGroup(ranks);
+    const auto own = NewRanks(ranks, kCount * sizeof(float));
+    const Status status = group->Run([&](int rank) {
+      const GpuRank& mine = *own[static_cast<size_t>(rank)];
+      Communicator& communicator = group->communicator(rank);
+      Random random(static_cast<uint64_t>(rank) + 30);
+      for (int round = 0; round < 200; ++round) {
+        // Columns of this rank are its own number, of others -1, in a matrix of one row.
+        const auto begin = static_cast<int64_t>(kCount) * rank / ranks;
+        const auto end = static_cast<int64_t>(kCount) * (rank + 1) / ranks;
+        std::vector<float> values(kCount, -1.0f);
+        std::fill(values.begin() + begin, values.begin() + end, static_cast<float>(rank));
+        mine.Give(values.data(), kCount * sizeof(float));
+        const auto meet = [&] {
+          Delay(&random);
+          communicator.Barrier(*mine.stream);
+        };
+        meet();
+        meet();
+        communicator.AllGather(*mine.stream,
+                               {mine.floats(), 1, static_cast<int64_t>(kCount), begin, end});
+        meet();
+        communicator.AllReduceSum(*mine.stream, mine.floats(), kCount);
+        meet();
+        if (Status s = mine.Take(values.data(), kCount * sizeof(float)); !s.ok()) return s;
+        for (int r = 0; r < ranks; ++r) {
+          const auto at = static_cast<size_t>(static_cast<int64_t>(kCount) * r / ranks);
+          if (values[at] != static_cast<float>(r * ranks)) {
+            return Status(StatusCode::kInternal, "a value of " + std::to_string(values[at]));
+          }
+        }
+      }
+      return OkStatus();
+    });
+    EXPECT_TRUE(status.ok()) << ranks << " ranks: " << status.message();
+  }
+}
+
 // Sums on a stream of their own, between calls on the other one; each rank has a GPU, where streams
 // of one rank do not wait behind those of another.
-TEST(PeerGroupTest, CallsOfTwoStreamsFollowOneAnother) {
-  constexpr int kRanks = 2, kRounds = 12;
+class CallsOfTwoStreams : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CallsOfTwoStreams, ::testing::Values(2, 3, 4));
+
+TEST_P(CallsOfTwoStreams, FollowOneAnother) {
+  constexpr int kRounds = 12;
   constexpr size_t kFew = 5000, kMany = 400'000;
-  if (*CountCudaDevices() < kRanks) GTEST_SKIP() << "takes two GPUs";
-  const std::unique_ptr<PeerGroup> group = NewGroup(kRanks);
-  const auto own = NewRanks(kRanks, kMany * sizeof(float));
+  const int ranks = GetParam();
+  if (*CountCudaDevices() < ranks) GTEST_SKIP() << "takes " << ranks << " GPUs";
+  const float of_sum = static_cast<float>(ranks);
+  const std::unique_ptr<PeerGroup> group = NewGroup(ranks);
+  const auto own = NewRanks(ranks, kMany * sizeof(float));
   const Status status = group->Run([&](int rank) {
     const GpuRank& mine = *own[static_cast<size_t>(rank)];
     Communicator& communicator = group->communicator(rank);
@@ -156,8 +205,8 @@ TEST(PeerGroupTest, CallsOfTwoStreamsFollowOneAnother) {
         Delay(&random);
         mine.Aside([&](Stream& s) { communicator.AllReduceSum(s, mine.floats(), kMany); });
         communicator.AllReduceSum(*mine.stream, mine.floats(), kFew);
-        if (round > 0) many *= kRanks;
-        few *= round > 0 ? kRanks * kRanks : kRanks;
+        if (round > 0) many *= of_sum;
+        few *= round > 0 ? of_sum * of_sum : of_sum;
       }
       std::vector<float> values(kMany, -1.0f);
       if (const Status s = mine.Take(values.data(), kMany * sizeof(float)); !s.ok()) return s;
@@ -306,15 +355,22 @@ TEST(PeerGroupTest, ARefusalLeavesTheGroupUsable) {
   EXPECT_TRUE(group->Run([](int) { return OkStatus(); }).ok());
 }
 
+// Calls behind one that a rank has refused are not taken for it, and do not make the others wait.
 TEST(PeerGroupTest, UnequalSizesAreAnError) {
-  const std::unique_ptr<PeerGroup> group = NewGroup(2);
-  const auto own = NewRanks(2, 400);
-  const Status status = group->Run([&](int rank) {
-    const GpuRank& mine = *own[static_cast<size_t>(rank)];
-    group->communicator(rank).AllReduceSum(*mine.stream, mine.floats(), 50 + rank);
-    return mine.stream->Synchronize();
-  });
-  EXPECT_THAT(status.message(), HasSubstr("unequal sizes"));
+  for (const int ranks : {2, 3}) {
+    for (const int64_t count : {50, 100'000}) {
+      const std::unique_ptr<PeerGroup> group = NewGroup(ranks);
+      const auto own = NewRanks(ranks, (static_cast<size_t>(count) + 4) * sizeof(float));
+      const Status status = group->Run([&](int rank) {
+        const GpuRank& mine = *own[static_cast<size_t>(rank)];
+        const int64_t other = rank == 1 ? count + 1 : count;
+        group->communicator(rank).AllReduceSum(*mine.stream, mine.floats(), other);
+        group->communicator(rank).AllReduceSum(*mine.stream, mine.floats(), count);
+        return mine.stream->Synchronize();
+      });
+      EXPECT_THAT(status.message(), HasSubstr("unequal sizes"));
+    }
+  }
 }
 
 TEST(PeerGroupTest, TooManyRanksAreRefused) {

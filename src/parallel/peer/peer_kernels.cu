@@ -11,7 +11,8 @@ namespace headway::peer {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPollsBetweenLooks = 1024;  // at whether a rank has ended: that word is on the host
+constexpr uint32_t kPollsBetweenLooks = 1024;  // at whether a rank has ended: that is on the host
+constexpr int kLastPolls = 4096;  // behind that word, which may come before packets: some ms
 
 // Of a sum in place, each block of which takes a multiprocessor: as few as fill the links, measured
 // on H100s. Two ranks with 8 send 199 GB/s, with 32 303; four with 8 290, with 12 and more 310 to
@@ -67,28 +68,31 @@ __device__ bool IsOf(const Packet& packet, uint32_t call) {
   return packet.first_call == call && packet.second_call == call;
 }
 
-// How long a thread polls: until a rank has ended, and once more.
+// How long a thread polls: until a rank has ended, and a while more, but for calls behind the first
+// that has waited in vain.
 class Patience {
  public:
   __device__ explicit Patience(const Link& link) : link_(link) {}
   __device__ bool Ends() {
-    if (ended_) {
-      *link_.failed = 1;
-      return true;
+    if (!ended_) {
+      if (++polls_ % kPollsBetweenLooks == 0) ended_ = *link_.left != 0;
+      return false;
     }
-    if (++polls_ % kPollsBetweenLooks == 0) ended_ = *link_.left != 0;
-    return false;
+    if (++last_polls_ < kLastPolls && *link_.failed == 0) return false;
+    *link_.failed = 1;
+    return true;
   }
 
  private:
   const Link& link_;
-  int polls_ = 0;
+  uint32_t polls_ = 0;
+  int last_polls_ = 0;
   bool ended_ = false;
 };
 
-__device__ bool IsOfOrLater(const Packet& packet, uint32_t call) {
-  return static_cast<int32_t>(packet.first_call - call) >= 0 &&
-         static_cast<int32_t>(packet.second_call - call) >= 0;
+// Nobody is two calls ahead; between the last number and the first lies 0.
+__device__ bool IsOfOrNext(const Packet& packet, uint32_t call) {
+  return packet.first_call - call <= 2 && packet.second_call - call <= 2;
 }
 
 using IsWanted = bool(const Packet&, uint32_t call);
@@ -201,10 +205,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The blocks of this number on all ranks have begun, and tell their buffers, [ranks] in shared
-// memory: what was enqueued before is done on all ranks. The same on all threads of the block. Who
-// has heard of all need not wait for others to have: of a meeting alone they may find the packet of
-// his next one.
-template <typename T>
+// memory: what was enqueued before is done on all ranks. The same on all threads of the block.
+template <IsWanted kIsWanted = IsOf, typename T>
 __device__ bool MeetBegun(const Link& link, T* data, T** buffers) {
   const auto peer = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
   bool met = true;
@@ -214,7 +216,7 @@ __device__ bool MeetBegun(const Link& link, T* data, T** buffers) {
     Send(MailboxOf(link, peer).Begun(block, link.rank), static_cast<uint32_t>(address),
          static_cast<uint32_t>(address >> 32), link.call);
     Packet packet;
-    met = Await<IsOfOrLater>(link, MailboxOf(link, link.rank).Begun(block, peer), &packet);
+    met = Await<kIsWanted>(link, MailboxOf(link, link.rank).Begun(block, peer), &packet);
     buffers[peer] = reinterpret_cast<T*>(uint64_t{packet.second} << 32 | uint64_t{packet.first});
     __threadfence_system();
   }
@@ -323,10 +325,12 @@ __global__ void __launch_bounds__(kThreads) GatherColumns(Link link, SharedColum
   MeetDone(link);
 }
 
+// Who has heard of all goes on, and need not wait for others to have: they may find the packet of
+// his next call, whose buffer means nothing here.
 __global__ void __launch_bounds__(kThreads) MeetAll(Link link) {
   __shared__ float* buffers[kMaxRanks];
   Begin(link);
-  MeetBegun<float>(link, nullptr, buffers);
+  MeetBegun<IsOfOrNext, float>(link, nullptr, buffers);
 }
 
 __global__ void __launch_bounds__(kThreads) ClearColumns(SharedColumns matrix) {
@@ -338,10 +342,13 @@ __global__ void __launch_bounds__(kThreads) ClearColumns(SharedColumns matrix) {
   }
 }
 
-// The same on all ranks.
-dim3 BlocksFor(int64_t threads) {
-  return static_cast<unsigned>(
-      std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
+dim3 BlocksFor(int64_t threads, int64_t most) {
+  return static_cast<unsigned>(std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, most));
+}
+
+// Of a call, the same on all ranks: blocks of ranks that share a GPU must all have a place on it.
+dim3 BlocksOfCall(const Link& link, int64_t threads) {
+  return BlocksFor(threads, link.ahead ? kMaxBlocks : std::max(1, kMaxBlocks / link.ranks));
 }
 
 template <typename Kernel>
@@ -361,15 +368,15 @@ int64_t MailboxBytes(int ranks) {
 
 cudaError_t SumByMail(const Link& link, float* data, int64_t count, cudaStream_t stream) {
   return ForRanks(link.ranks, [&]<int kBound>() {
-    return cuda::LaunchKernel(SumMail<kBound>, BlocksFor((count + 1) / 2), kThreads, 0, stream,
-                              link, data, count);
+    return cuda::LaunchKernel(SumMail<kBound>, BlocksOfCall(link, (count + 1) / 2), kThreads, 0,
+                              stream, link, data, count);
   });
 }
 
 cudaError_t BroadcastByMail(const Link& link, std::byte* data, int64_t bytes, int from,
                             cudaStream_t stream) {
-  return cuda::LaunchKernel(BroadcastMail, BlocksFor((bytes + 7) / 8), kThreads, 0, stream, link,
-                            data, bytes, from);
+  return cuda::LaunchKernel(BroadcastMail, BlocksOfCall(link, (bytes + 7) / 8), kThreads, 0, stream,
+                            link, data, bytes, from);
 }
 
 cudaError_t SumInPlace(const Link& link, float* data, int64_t count, cudaStream_t stream) {
@@ -388,8 +395,9 @@ cudaError_t SumInPlace(const Link& link, float* data, int64_t count, cudaStream_
 int LeftToSums(int ranks) { return ranks <= 2 ? 0 : SumBlocks(ranks); }
 
 cudaError_t GatherInPlace(const Link& link, const SharedColumns& matrix, cudaStream_t stream) {
-  return cuda::LaunchKernel(GatherColumns, BlocksFor(matrix.rows * matrix.columns / link.ranks),
-                            kThreads, 0, stream, link, matrix);
+  return cuda::LaunchKernel(GatherColumns,
+                            BlocksOfCall(link, matrix.rows * matrix.columns / link.ranks), kThreads,
+                            0, stream, link, matrix);
 }
 
 cudaError_t Meet(const Link& link, cudaStream_t stream) {
@@ -397,8 +405,8 @@ cudaError_t Meet(const Link& link, cudaStream_t stream) {
 }
 
 cudaError_t ClearOthers(const SharedColumns& matrix, cudaStream_t stream) {
-  return cuda::LaunchKernel(ClearColumns, BlocksFor(matrix.rows * matrix.columns), kThreads, 0,
-                            stream, matrix);
+  return cuda::LaunchKernel(ClearColumns, BlocksFor(matrix.rows * matrix.columns, kMaxBlocks),
+                            kThreads, 0, stream, matrix);
 }
 
 }  // namespace headway::peer

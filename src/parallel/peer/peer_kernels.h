@@ -24,7 +24,7 @@ int64_t MailboxBytes(int ranks);
 struct Link {
   int rank = 0;
   int ranks = 1;
-  uint32_t call = 0;  // number of this call, from 1 on
+  uint32_t call = 0;  // number of this call: 1 and on, and 1 again behind the largest
   uint32_t mail = 0;  // number of calls before it that went through mailboxes
   bool ahead = true;  // the next kernel may start before this one has ended
   std::byte* mailboxes[kMaxRanks] = {};
