@@ -15,8 +15,9 @@ struct MachinePeaks {
   double attention_flops_per_second = 0.0;       // of many queries against many keys; on a GPU only
   double host_to_device_bytes_per_second = 0.0;  // from pinned memory
   double device_to_host_bytes_per_second = 0.0;
-  // What cores of the host read of its memory while copies to the device run, and what these reach
-  // then.
+  int copying_gpus = 1;  // at a time, of each of which these are
+  // What cores of the host read of its memory while copies to the devices run, and what these reach
+  // then, each.
   double host_read_bytes_per_second = 0.0;
   double shared_host_to_device_bytes_per_second = 0.0;
   double disk_read_bytes_per_second = 0.0;  // past the page cache, where there is a budget for it

@@ -77,6 +77,8 @@ struct MachineProfile {
   double link = 0.0;                 // bytes a second each way, of one GPU to others of its node
   double sum_seconds = 0.0;          // that a sum over a node takes beside moving its bytes
   double buses = 0.0;                // bytes a second from the host to each GPU, while all copy
+  double buses_reading = 0.0;        // the same while all cores read
+  double cores_copying = 0.0;        // bytes a second that these read meanwhile
   double network = 0.0;              // bytes a second each way, of one node to others
   double network_sum_seconds = 0.0;  // likewise, over nodes
 

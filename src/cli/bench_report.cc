@@ -91,8 +91,11 @@ std::string BenchHead(const Engine& engine, const MachinePeaks& peaks, size_t wi
   add("memory read", peaks.read_bytes_per_second, "B/s");
   add("matrix product", peaks.gemm_flops_per_second, "FLOP/s");
   add("attention", peaks.attention_flops_per_second, "FLOP/s");
-  add("host to device", peaks.host_to_device_bytes_per_second, "B/s");
-  add("device to host", peaks.device_to_host_bytes_per_second, "B/s");
+  const std::string each = peaks.copying_gpus > 1
+                               ? fmt::format("B/s, each of {} GPUs at a time", peaks.copying_gpus)
+                               : "B/s";
+  add("host to device", peaks.host_to_device_bytes_per_second, each.c_str());
+  add("device to host", peaks.device_to_host_bytes_per_second, each.c_str());
   add("host's cores", peaks.host_read_bytes_per_second, "B/s, while copies run");
   add("beside them", peaks.shared_host_to_device_bytes_per_second, "B/s, host to device");
   add("disk read", peaks.disk_read_bytes_per_second, "B/s");
@@ -101,12 +104,12 @@ std::string BenchHead(const Engine& engine, const MachinePeaks& peaks, size_t wi
 }
 
 std::string BenchRow(const Measured& measured, size_t width) {
-  return TableLine(
-      width, {Lengths(measured.lengths), std::to_string(measured.lengths.size()),
-              fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
-              PredictionCell(measured), fmt::format("{:.3f}", measured.median()),
-              fmt::format("{:.3f}", measured.floor_seconds),
-              fmt::format("{:.0f}%", 100.0 * Share(measured)), BusyLanes(measured)});
+  return TableLine(width,
+                   {Lengths(measured.lengths), std::to_string(measured.lengths.size()),
+                    fmt::format("{:.1f}", TokensPerSecond(measured.tokens, measured.median())),
+                    PredictionCell(measured), fmt::format("{:.3f}", measured.median()),
+                    fmt::format("{:.3f}", measured.floor_seconds),
+                    fmt::format("{:.0f}%", 100.0 * Share(measured)), BusyLanes(measured)});
 }
 
 Json BenchJson(const char* bench, const Engine& engine, const MachinePeaks& peaks,
@@ -122,6 +125,7 @@ Json BenchJson(const char* bench, const Engine& engine, const MachinePeaks& peak
         {"attention_flops_per_second", peaks.attention_flops_per_second},
         {"host_to_device_bytes_per_second", peaks.host_to_device_bytes_per_second},
         {"device_to_host_bytes_per_second", peaks.device_to_host_bytes_per_second},
+        {"copying_gpus", peaks.copying_gpus},
         {"host_read_bytes_per_second", peaks.host_read_bytes_per_second},
         {"shared_host_to_device_bytes_per_second", peaks.shared_host_to_device_bytes_per_second},
         {"disk_read_bytes_per_second", peaks.disk_read_bytes_per_second}}},

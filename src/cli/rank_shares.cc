@@ -67,7 +67,8 @@ std::string RankSharesTable(const RankShares& shares) {
   text += "\n";
   for (size_t layer = 0; layer < shares.layers.size(); ++layer) {
     text += fmt::format("  {:>5}{:>6.1f}", layer, 100.0 * Mean(shares.layers[layer]));
-    for (const double share : shares.layers[layer]) text += fmt::format("  {:>7.1f}", 100.0 * share);
+    for (const double share : shares.layers[layer])
+      text += fmt::format("  {:>7.1f}", 100.0 * share);
     text += "\n";
   }
   return text;

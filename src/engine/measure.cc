@@ -1,5 +1,6 @@
 #include "engine/measure.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "engine/context.h"
 #include "engine/metered_host_attention.h"
 #include "engine/metered_links.h"
+#include "engine/ranks.h"
 #include "hardware/peaks.h"
 #include "hardware/profile_json.h"
 #include "hardware/profiles.h"
@@ -21,13 +23,26 @@ namespace {
 // What a step of few tokens adds up, and a chunk of a prompt.
 constexpr int64_t kSumBytes[] = {8 * kKiB, 128 * kMiB};
 
-// Of the GPUs that ranks would have; empty where there are not two.
-hardware::LinkMeter LinksOf(const hardware::Target& target) {
-  std::vector<std::string> devices = DevicesToConnect(target.device);
+// Of GPUs that ranks have, beside each rank's part of the cores; null where there are not two.
+hardware::LinkMeter LinksOf(const hardware::Target& target, std::vector<std::string> devices) {
   if (devices.size() < 2) return nullptr;
-  return [devices = std::move(devices)](Env& env) {
-    return MeterLinks(env, devices, {.sums = kSumBytes});
+  hardware::Target of_rank = target;
+  of_rank.threads =
+      std::max(1, ThreadPool(target.pool_threads()).threads() / static_cast<int>(devices.size()));
+  of_rank.shares_every_core = !target.threads.has_value();
+  const int readers = HostThreads(of_rank, *of_rank.threads, CoresBeside::kAccelerator);
+  return [devices = std::move(devices), readers](Env& env) {
+    return MeterLinks(env, devices, {.sums = kSumBytes, .readers = readers});
   };
+}
+
+// Of ranks that compute at a time, on one of `nodes` machines.
+std::vector<std::string> DevicesOfRanks(const Settings& settings) {
+  std::vector<std::string> devices;
+  for (int rank = 0; settings.ranks > 1 && rank < settings.ranks / settings.nodes; ++rank) {
+    devices.push_back(SettingsOfRank(settings, rank).target.device);
+  }
+  return devices;
 }
 
 }  // namespace
@@ -38,7 +53,9 @@ Result<MachineProfile> MeasureMachine(Env& env, const Settings& settings, hardwa
   probe.host_attention = MeteredHostAttention;
   probe.depth = depth;
   probe.disk_directory = settings.memory.disk_directory;
-  if (depth == hardware::Depth::kFull) probe.links = LinksOf(settings.target);
+  if (depth == hardware::Depth::kFull) {
+    probe.links = LinksOf(settings.target, DevicesToConnect(settings.target.device));
+  }
   return hardware::MeasureProfile(env, probe);
 }
 
@@ -51,6 +68,7 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) try {
     const ThreadPool pool(peaks.target.pool_threads());
     peaks.host_threads = HostThreads(peaks.target, pool.threads(), CoresBeside::kAccelerator);
   }
+  peaks.links = LinksOf(peaks.target, DevicesOfRanks(*settings));
   peaks.disk_directory = settings->memory.disk_directory;
   peaks.disk_bytes = settings->memory.disk;
   return hardware::MeasurePeaks(*Env::Default(), peaks);

@@ -1,13 +1,18 @@
 #include "engine/metered_links.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/exceptions.h"
+#include "base/thread_pool.h"
 #include "device/budget.h"
+#include "hardware/rates.h"
 #include "kernels/backend/backend.h"
 #include "parallel/local/local_group.h"
 
@@ -37,6 +42,8 @@ struct Site {
   Budget budget{"links", kUnlimited};
   std::unique_ptr<Stream> compute, copies;
   std::unique_ptr<Buffer> data, pinned;
+  std::unique_ptr<ThreadPool> readers;  // null where nothing is read
+  std::unique_ptr<Buffer> read;
 
   Status Open(Env& env, const std::string& name, const LinkSizes& sizes) {
     Result<std::unique_ptr<Backend>> made = NewBackend(name, "");
@@ -59,6 +66,12 @@ struct Site {
     memory = device->AllocateHost(budget, static_cast<size_t>(sizes.copied), "copies");
     if (!memory.ok()) return memory.status();
     pinned = std::move(*memory);
+    if (sizes.readers == 0) return OkStatus();
+    memory = device->AllocateHost(budget, static_cast<size_t>(sizes.copied), "reads");
+    if (!memory.ok()) return memory.status();
+    read = std::move(*memory);
+    readers = std::make_unique<ThreadPool>(sizes.readers);
+    hardware::FillMemory(*readers, read->data(), sizes.copied);
     return OkStatus();
   }
 };
@@ -83,6 +96,41 @@ Result<double> SecondsOf(Communicator& ranks, Stream& stream, int calls,
   return least;
 }
 
+// Bytes a second from the host's memory to the site's device.
+Result<double> BusOf(Communicator& ranks, Site& site, int64_t bytes) {
+  const Result<double> seconds = SecondsOf(ranks, *site.copies, 8, [&] {
+    site.copies->Copy(site.data->data(), site.pinned->data(), static_cast<size_t>(bytes));
+  });
+  if (!seconds.ok()) return seconds;
+  return static_cast<double>(bytes) / *seconds;
+}
+
+// The same while the rank's cores read, again and again.
+Status MeterBesideCores(Communicator& ranks, Site& site, int64_t bytes, LinkRates* rates) {
+  Result<double> bus = 0.0;
+  std::atomic<bool> copied = false;
+  double seconds = 0.0;
+  int64_t times = 0;
+  std::thread cores([&] {
+    const Clock::time_point begin = Clock::now();
+    do {
+      hardware::ScanMemory(*site.readers, site.read->data(), bytes);
+      ++times;
+    } while (!copied.load(std::memory_order_relaxed));
+    seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  });
+  Status done = Guarded([&] {
+    bus = BusOf(ranks, site, bytes);
+    return bus.status();
+  });
+  copied = true;
+  cores.join();
+  if (!done.ok()) return done;
+  rates->bus_reading = *bus;
+  rates->cores = static_cast<double>(times * bytes) / seconds;
+  return OkStatus();
+}
+
 // What one rank measures. The sites' data are zeros, which stay so.
 Status MeterRank(Communicator& ranks, Site& site, const LinkSizes& sizes, LinkRates* rates) {
   auto* const data = reinterpret_cast<float*>(site.data->data());
@@ -105,12 +153,10 @@ Status MeterRank(Communicator& ranks, Site& site, const LinkSizes& sizes, LinkRa
   if (!gathered.ok()) return gathered.status();
   // Its own columns, to each other rank.
   rates->gather = static_cast<double>(sizes.copied / all * (all - 1)) / *gathered;
-  const Result<double> copied = SecondsOf(ranks, *site.copies, 8, [&] {
-    site.copies->Copy(site.data->data(), site.pinned->data(), static_cast<size_t>(sizes.copied));
-  });
-  if (!copied.ok()) return copied.status();
-  rates->bus = static_cast<double>(sizes.copied) / *copied;
-  return OkStatus();
+  const Result<double> bus = BusOf(ranks, site, sizes.copied);
+  if (!bus.ok()) return bus.status();
+  rates->bus = *bus;
+  return sizes.readers == 0 ? OkStatus() : MeterBesideCores(ranks, site, sizes.copied, rates);
 }
 
 }  // namespace
@@ -148,12 +194,15 @@ Result<LinkRates> MeterLinks(Env& env, std::span<const std::string> devices,
   // A sum is as late as the last rank is, and a plan of all GPUs counts on the slowest.
   LinkRates all = rates[0];
   all.gpus = count;
+  all.cores = 0.0;
   for (const LinkRates& one : rates) {
     for (size_t i = 0; i < all.sums.size(); ++i) {
       all.sums[i].second = std::max(all.sums[i].second, one.sums[i].second);
     }
     all.gather = std::min(all.gather, one.gather);
     all.bus = std::min(all.bus, one.bus);
+    all.bus_reading = std::min(all.bus_reading, one.bus_reading);
+    all.cores += one.cores;
   }
   return all;
 }

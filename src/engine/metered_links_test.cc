@@ -13,7 +13,7 @@ TEST(MeteredLinks, MeasuresAllSizesOverAllDevices) {
   const std::vector<std::string> devices(3, "cpu");
   const std::vector<int64_t> sums = {64, 4096, 1 << 16};
   const Result<hardware::LinkRates> rates =
-      MeterLinks(*Env::Default(), devices, {.sums = sums, .copied = 1 << 16});
+      MeterLinks(*Env::Default(), devices, {.sums = sums, .copied = 1 << 16, .readers = 2});
   ASSERT_TRUE(rates.ok()) << rates.status().message();
   EXPECT_EQ(rates->gpus, 3);
   ASSERT_EQ(rates->sums.size(), sums.size());
@@ -23,6 +23,17 @@ TEST(MeteredLinks, MeasuresAllSizesOverAllDevices) {
   }
   EXPECT_GT(rates->gather, 0.0);
   EXPECT_GT(rates->bus, 0.0);
+  EXPECT_GT(rates->bus_reading, 0.0);
+  EXPECT_GT(rates->cores, 0.0);
+}
+
+TEST(MeteredLinks, CoresReadOnlyWhereThatIsAskedFor) {
+  const std::vector<std::string> devices(2, "cpu");
+  const Result<hardware::LinkRates> rates =
+      MeterLinks(*Env::Default(), devices, {.sums = {}, .copied = 1 << 16});
+  ASSERT_TRUE(rates.ok()) << rates.status().message();
+  EXPECT_EQ(rates->bus_reading, 0.0);
+  EXPECT_EQ(rates->cores, 0.0);
 }
 
 TEST(MeteredLinks, OnlyAllGpusAreConnected) {

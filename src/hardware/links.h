@@ -20,6 +20,10 @@ struct LinkRates {
   std::vector<std::pair<int64_t, double>> sums;
   double gather = 0.0;  // bytes a second that a GPU writes to the others, while all do
   double bus = 0.0;     // bytes a second from host memory to each GPU, while all GPUs copy
+  // The same while the host's cores read its memory, and what they read meanwhile, all of them; 0:
+  // not measured.
+  double bus_reading = 0.0;
+  double cores = 0.0;
 };
 // Of all GPUs that ranks would have; of fewer than two there is nothing to measure.
 using LinkMeter = std::function<Result<LinkRates>(Env& env)>;

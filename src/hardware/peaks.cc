@@ -1,5 +1,6 @@
 #include "hardware/peaks.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -48,6 +49,17 @@ Result<double> MeasureGemm(Env& env, const std::string& isa, ThreadPool& pool) {
   return 2.0 * rows * kIn * kOut / seconds;
 }
 
+// What GPUs that copy at a time have of the host's memory in place of one by itself.
+void ShareHost(const LinkRates& rates, MachinePeaks* peaks) {
+  peaks->copying_gpus = rates.gpus;
+  const double share = std::min(1.0, rates.bus / peaks->host_to_device_bytes_per_second);
+  peaks->host_to_device_bytes_per_second *= share;
+  peaks->device_to_host_bytes_per_second *= share;
+  if (peaks->host_read_bytes_per_second == 0.0) return;
+  peaks->host_read_bytes_per_second = rates.cores;
+  peaks->shared_host_to_device_bytes_per_second = rates.bus_reading;
+}
+
 // A device with its own memory.
 Result<MachinePeaks> MeasureAccelerator(Env& env, const PeakOptions& options) {
   Result<std::unique_ptr<Meter>> made = Meter::Create(env, options.target, /*seconds=*/0.4);
@@ -82,6 +94,10 @@ Result<MachinePeaks> MeasureAccelerator(Env& env, const PeakOptions& options) {
     peaks.host_read_bytes_per_second = beside->bytes_per_second;
     peaks.shared_host_to_device_bytes_per_second = beside->copied_per_second;
   }
+  if (options.links == nullptr) return peaks;
+  const Result<LinkRates> rates = options.links(env);
+  if (!rates.ok()) return rates.status();
+  ShareHost(*rates, &peaks);
   return peaks;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/env.h"
+#include "hardware/links.h"
 #include "hardware/meter.h"
 #include "headway/machine.h"
 #include "headway/status.h"
@@ -16,6 +17,7 @@ namespace headway::hardware {
 struct PeakOptions {
   Target target;
   std::optional<int> host_threads;  // that read memory beside copies; none: not measured
+  LinkMeter links;                  // of ranks with a GPU each; null: there is one
   std::string disk_directory;
   int64_t disk_bytes = 0;
 };

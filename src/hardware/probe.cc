@@ -169,6 +169,8 @@ class Measuring {
     machine_.sum_seconds = SumLatency(*rates);
     machine_.link = LinkRate(*rates);
     machine_.buses = rates->bus;
+    machine_.buses_reading = rates->bus_reading;
+    machine_.cores_copying = rates->cores;
     return OkStatus();
   }
 

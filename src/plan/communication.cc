@@ -37,9 +37,15 @@ void Divide(Curve* curve, double ranks) {
   }
 }
 
+// All buses and all cores at a time have one memory: what that gives was measured, or each has its
+// part of what one bus leaves to the cores.
 void ShareHost(double ranks, MachineProfile* own) {
   Divide(&own->host_read, ranks);
   Divide(&own->host_read_copying, ranks);
+  const double each = own->cores_copying / ranks;
+  if (each > 0.0 && each < own->host_read_copying.Peak()) {
+    Slow(&own->host_read_copying, each / own->host_read_copying.Peak());
+  }
 }
 
 // Where ranks compute with the host's cores.
@@ -71,6 +77,9 @@ MachineProfile MachineOfRank(const MachineProfile& machine, const RankGroup& gro
   own.both_directions *= share;
   own.read_in_place *= share;
   own.host_to_device_reading *= share;
+  if (machine.buses_reading > 0.0) {
+    own.host_to_device_reading = std::min(own.host_to_device_reading, machine.buses_reading);
+  }
   return own;
 }
 

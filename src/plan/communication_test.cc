@@ -68,6 +68,17 @@ TEST(Communication, RanksOfANodeShareTheHostsMemory) {
   EXPECT_EQ(own.host_read.points[1], std::make_pair(4.0, 2.5e10));
   EXPECT_EQ(own.host_read_copying.points[0], std::make_pair(3.0, 2e10));
   EXPECT_EQ(own.device_read, 3e12);
+  // With all cores and all buses at a time they have less, and no more than each alone.
+  machine.buses_reading = 2.5e10;
+  machine.cores_copying = 6e10;
+  const MachineProfile together = MachineOfRank(machine, {4, 1});
+  EXPECT_NEAR(together.host_to_device_reading, 2.5e10, 1.0);
+  EXPECT_NEAR(together.host_read_copying.Peak(), 1.5e10, 1.0);
+  EXPECT_NEAR(together.host_to_device.Peak(), 4e10, 1.0);
+  EXPECT_EQ(together.host_read.points[1], std::make_pair(4.0, 2.5e10));
+  machine.buses_reading = machine.cores_copying = 9e11;
+  EXPECT_NEAR(MachineOfRank(machine, {4, 1}).host_to_device_reading, 3.6e10, 1.0);
+  EXPECT_NEAR(MachineOfRank(machine, {4, 1}).host_read_copying.Peak(), 2e10, 1.0);
   // A host of one GPU is what each has.
   machine.gpus = 0;
   EXPECT_EQ(MachineOfRank(machine, {4, 1}).host_read.Peak(), 1e11);
