@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
+#include <algorithm>
 
 #include "cli/commands.h"
 #include "cli/help_formatter.h"
@@ -17,9 +18,13 @@ constexpr const char* kExamples =
 
 std::string ReportText(const MachineReport& report) {
   std::string text = report.name + "\n";
+  size_t width = 0;
+  for (const MachineReport::Figure& figure : report.figures) {
+    width = std::max(width, figure.meaning.size());
+  }
   for (const MachineReport::Figure& figure : report.figures) {
     text +=
-        fmt::format("  {:<28}", figure.meaning) + Wrap(figure.value, 78, 30) +
+        fmt::format("  {:<{}}  ", figure.meaning, width) + Wrap(figure.value, 78, width + 4) +
         (figure.source == "measured" || figure.source.empty() ? "" : "  (" + figure.source + ")") +
         "\n";
   }

@@ -1,5 +1,7 @@
 #include "hardware/meter.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -34,6 +36,16 @@ constexpr MeterSizes kOfCpu = {.rows = 512,
                                .copy_bytes = 32 * kMiB,
                                .activation = DType::kF32};
 
+// Bytes of matrices, and of keys in their place, that a CPU works on: twice what its last cache
+// holds, where the system says that, so that figures are those of memory; of a machine with little
+// memory an eighth at most.
+int64_t BytesBeyondCaches(int64_t least) {
+  const int64_t cache = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
+  const int64_t memory =
+      std::max<int64_t>(0, sysconf(_SC_PHYS_PAGES)) * std::max<int64_t>(0, sysconf(_SC_PAGESIZE));
+  return std::max(least, std::min({2 * cache, memory / 8, kGiB}));
+}
+
 }  // namespace
 
 Result<double> Meter::Seconds(Stream& stream, int count, const std::function<void(int)>& work) {
@@ -60,8 +72,12 @@ Result<std::unique_ptr<Meter>> Meter::Create(Env& env, const Target& target, dou
   if (!backend.ok()) return backend.status();
   p->backend_ = std::move(*backend);
   p->sizes_ = p->info().own_memory ? kOfGpu : kOfCpu;
-  // Enough rows that no thread waits for long.
-  if (!p->info().own_memory) p->sizes_.rows = int64_t{64} * p->pool_.threads();
+  if (!p->info().own_memory) {
+    // Enough rows that no thread waits for long.
+    p->sizes_.rows = int64_t{64} * p->pool_.threads();
+    const int64_t matrix = p->WeightBytes();
+    p->sizes_.weights = BytesBeyondCaches(kOfCpu.weights * matrix) / matrix;
+  }
   Result<std::unique_ptr<Device>> device =
       p->backend_->NewDevice(&env, nullptr, KernelTimes::kWhereFree);
   if (!device.ok()) return device.status();

@@ -44,8 +44,9 @@ struct MeterSizes {
 
 class Meter {
  public:
-  // Takes about 1.4 GiB of a GPU, or 200 MiB of RAM. Each figure is measured for `seconds`, after
-  // work for as long: a GPU that has been idle or draws little power is faster than one that works.
+  // Takes about 1.4 GiB of a GPU, or of RAM 200 MiB, and up to 1 GiB where caches are large. Each
+  // figure is measured for `seconds`, after work for as long: a GPU that has been idle or draws
+  // little power is faster than one that works.
   static Result<std::unique_ptr<Meter>> Create(Env& env, const Target& target, double seconds);
 
   const MeterSizes& sizes() const { return sizes_; }
