@@ -126,6 +126,17 @@ TEST_F(Cli, WeightsStreamWhereLayersDoNotStay) {
   EXPECT_LT(plan["smallest"]["gpu_memory"], int64_t{8} << 30);
 }
 
+TEST_F(Cli, BenchSaysHowLongRanksAttendInEachLayer) {
+  Args bench = {"bench", "decode", kModel, "-c", "256", "-n", "4", "-r", "1", "--rank-shares"};
+  ExpectFailure(bench, 2, "--rank-shares is for --tp 2 or more");
+  bench.insert(bench.end(), {"--tp", "2", "--no-progress"});
+  const Outcome table = Run(bench);
+  ASSERT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("ranks attend "));
+  EXPECT_THAT(table.out, HasSubstr("  layer   all   rank 0   rank 1\n      0 "));
+  EXPECT_THAT(table.out, HasSubstr("\n      7 "));
+}
+
 TEST_F(Cli, TakesTheMemoryThatThePlanPrints) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers take memory of their own";

@@ -229,9 +229,10 @@ class Context {
   int64_t TierBytes(int tier) const;
   std::vector<LaneReport> Lanes() const;
   void ResetLanes();
-  // [ranks][layers]: seconds that kernels have attended for since the Context was made, in steps
-  // that decode alone (kDecode) or in the others; 0 where a GPU's kernels are not timed
-  // (EngineOptions::time_kernels).
+  // [ranks][layers of the rank]: seconds that kernels have attended for since the Context was made,
+  // in steps that decode alone (kDecode), the last token of a prompt among them, or in the others.
+  // Where a GPU's kernels are not timed (EngineOptions::time_kernels) only those of the host's
+  // cores count.
   std::vector<std::vector<double>> AttendSeconds(Progress::Phase phase) const;
 
  private:

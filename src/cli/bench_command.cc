@@ -95,7 +95,8 @@ void AddBenchFlags(CLI::App& app, BenchFlags* flags) {
           "is computed is then meaningless");
   AddSwitch(app, More(group), "--rank-shares", &flags->rank_shares,
             "with --tp: in each layer, how long each rank attends, as a share of the last one's "
-            "time; a GPU's kernels are timed for it");
+            "time; a GPU's kernels are timed for it. With --json: attend_seconds, which are always "
+            "there");
   AddOutputFlags(app, &flags->output);
 }
 
@@ -258,7 +259,11 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   }
   measured.lanes = (*context)->Lanes();
   measured.lanes_alone = flags.prefill || flags.synthetic;
-  if (flags.model.engine.tensor_parallel > 1) measured.shares = SharesOf(measured.attended);
+  if (const EngineOptions& engine_options = flags.model.engine;
+      engine_options.tensor_parallel > 1 &&
+      (!OnGpu(flags) || engine_options.time_kernels || !engine_options.trace.empty())) {
+    measured.shares = SharesOf(measured.attended);
+  }
   measured.tiers = TiersOf(**context);
   measured.timings = (*context)->timings();
   measured.recompute_share = (*context)->plan().recompute_share;
@@ -267,7 +272,8 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
   const Work work = WorkOf(flags, engine.info(), (*context)->plan(), measured, prefixes);
-  const EngineOptions& options = flags.model.engine;  // runs of layers take chunks side by side
+  const EngineOptions& options = flags.model.engine;  // runs of layers take chunks side by side,
+                                                      // each with a bus as if it were alone
   const int ranks = options.tensor_parallel * (flags.prefill ? options.layers_over : 1);
   measured.floor_seconds = FloorSeconds(work, PeaksOfGpus(peaks, OnGpu(flags) ? ranks : 1));
   const Result<double> predicted =

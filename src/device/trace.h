@@ -29,10 +29,10 @@ class Trace {
   static constexpr int64_t kHandOver = 5000;  // ns
 
   void EnableEvents() { events_enabled_ = true; }
-  // What work belongs to.
+  // Where a step was as a lane was given work.
   struct Place {
-    int layer = -1;       // -1: to none
-    bool decode = false;  // the step does nothing else
+    int layer = -1;       // -1: at none
+    bool decode = false;  // each of its sequences has a token, or its drafts
   };
   // Work that lanes are given from here on is of this place.
   void Begin(const Place& place) { place_.store(place, std::memory_order_relaxed); }

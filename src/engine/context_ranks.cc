@@ -107,6 +107,7 @@ std::vector<std::vector<double>> Context::Impl::AttendSecondsOfRanks(bool decode
     return OkStatus();
   });
   if (seconds.empty()) add(own);
+  seconds.resize(static_cast<size_t>(processes->ranks()), std::vector<double>(own.size()));
   return seconds;
 }
 

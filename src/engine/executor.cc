@@ -222,7 +222,6 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
     if (Status s = relay_->Receive(context_.act.x, residual); !s.ok()) return s;
   }
   for (int layer = 0; layer < context_.shape.layers; ++layer) {
-    if (trace_ != nullptr) trace_->Begin({layer, batch_.all_decode()});
     if (layer > 0 || !BeginsSteps()) BeginLayer(layer);
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
@@ -267,6 +266,7 @@ LayerCall Executor::CallOf(int layer) {
 // What of a layer comes before its pages are touched. The lanes stay busy with one step's layers
 // ahead; with more, progress and a wish to stop would lag.
 void Executor::BeginLayer(int layer) {
+  if (trace_ != nullptr) trace_->Begin({layer, batch_.all_decode()});
   layer_done_[static_cast<size_t>(layer)]->Wait();
   if (weights_ != nullptr) context_.block = weights_->Acquire(layer);
   context_.model.Qkv(context_.kernels, context_.compute, CallOf(layer), context_.act,
@@ -342,6 +342,7 @@ void Executor::CloseLayer(int layer) {
 }
 
 void Executor::Abort() {
+  if (trace_ != nullptr) trace_->Begin({});
   board_->Abort();
   for (const auto& path : paths_) path->Abort();
   context_.store.step().Abort();

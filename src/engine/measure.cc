@@ -1,6 +1,7 @@
 #include "engine/measure.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,11 +12,12 @@
 #include "engine/context.h"
 #include "engine/metered_host_attention.h"
 #include "engine/metered_links.h"
-#include "engine/ranks.h"
+#include "engine/processes.h"
 #include "hardware/peaks.h"
 #include "hardware/profile_json.h"
 #include "hardware/profiles.h"
 #include "headway/engine.h"
+#include "kernels/backend/backend.h"
 
 namespace headway {
 namespace {
@@ -23,24 +25,28 @@ namespace {
 // What a step of few tokens adds up, and a chunk of a prompt.
 constexpr int64_t kSumBytes[] = {8 * kKiB, 128 * kMiB};
 
-// Of GPUs that ranks have, beside each rank's part of the cores; null where there are not two.
-hardware::LinkMeter LinksOf(const hardware::Target& target, std::vector<std::string> devices) {
+// Of GPUs that ranks have, with sums of so many bytes, beside each rank's part of the cores; null
+// where there are not two.
+hardware::LinkMeter LinksOf(const hardware::Target& target, std::vector<std::string> devices,
+                            std::span<const int64_t> sums) {
   if (devices.size() < 2) return nullptr;
   hardware::Target of_rank = target;
   of_rank.threads =
       std::max(1, ThreadPool(target.pool_threads()).threads() / static_cast<int>(devices.size()));
   of_rank.shares_every_core = !target.threads.has_value();
   const int readers = HostThreads(of_rank, *of_rank.threads, CoresBeside::kAccelerator);
-  return [devices = std::move(devices), readers](Env& env) {
-    return MeterLinks(env, devices, {.sums = kSumBytes, .readers = readers});
+  return [devices = std::move(devices), sums, readers](Env& env) {
+    return MeterLinks(env, devices, {.sums = sums, .readers = readers});
   };
 }
 
-// Of ranks that compute at a time, on one of `nodes` machines.
+// Of ranks of this process that have shards. Those in other processes hold their own GPUs.
 std::vector<std::string> DevicesOfRanks(const Settings& settings) {
   std::vector<std::string> devices;
-  for (int rank = 0; settings.ranks > 1 && rank < settings.ranks / settings.nodes; ++rank) {
-    devices.push_back(SettingsOfRank(settings, rank).target.device);
+  if (settings.ranks == 1 || JoinedProcesses() != nullptr) return devices;
+  for (int rank = 0; rank < settings.ranks; ++rank) {
+    Result<std::string> device = DeviceOfRank(settings.target.device, rank, settings.ranks);
+    if (device.ok()) devices.push_back(std::move(*device));
   }
   return devices;
 }
@@ -54,7 +60,7 @@ Result<MachineProfile> MeasureMachine(Env& env, const Settings& settings, hardwa
   probe.depth = depth;
   probe.disk_directory = settings.memory.disk_directory;
   if (depth == hardware::Depth::kFull) {
-    probe.links = LinksOf(settings.target, DevicesToConnect(settings.target.device));
+    probe.links = LinksOf(settings.target, DevicesToConnect(settings.target.device), kSumBytes);
   }
   return hardware::MeasureProfile(env, probe);
 }
@@ -68,7 +74,7 @@ Result<MachinePeaks> MeasurePeaks(const EngineOptions& options) try {
     const ThreadPool pool(peaks.target.pool_threads());
     peaks.host_threads = HostThreads(peaks.target, pool.threads(), CoresBeside::kAccelerator);
   }
-  peaks.links = LinksOf(peaks.target, DevicesOfRanks(*settings));
+  peaks.links = LinksOf(peaks.target, DevicesOfRanks(*settings), {});
   peaks.disk_directory = settings->memory.disk_directory;
   peaks.disk_bytes = settings->memory.disk;
   return hardware::MeasurePeaks(*Env::Default(), peaks);

@@ -20,7 +20,8 @@ struct LinkSizes {
   std::span<const int64_t> sums;  // bytes of each vector, ascending
   int64_t copied =
       int64_t{1} << 28;  // bytes of a copy, and of the matrix whose columns are gathered
-  int readers = 0;       // threads of each rank that read the host's memory beside copies
+  int readers = 0;       // threads of each rank that read as much of the host's memory beside
+                         // copies, in whole MiB
 };
 
 // Sums, gathered columns and copies, on all of the devices at a time.

@@ -13,7 +13,7 @@ TEST(MeteredLinks, MeasuresAllSizesOverAllDevices) {
   const std::vector<std::string> devices(3, "cpu");
   const std::vector<int64_t> sums = {64, 4096, 1 << 16};
   const Result<hardware::LinkRates> rates =
-      MeterLinks(*Env::Default(), devices, {.sums = sums, .copied = 1 << 16, .readers = 2});
+      MeterLinks(*Env::Default(), devices, {.sums = sums, .copied = 4 << 20, .readers = 2});
   ASSERT_TRUE(rates.ok()) << rates.status().message();
   EXPECT_EQ(rates->gpus, 3);
   ASSERT_EQ(rates->sums.size(), sums.size());

@@ -15,10 +15,7 @@
 namespace headway::hardware {
 namespace {
 
-// More than caches hold: a server's have some hundred MiB. Where time is short, less.
-constexpr int64_t kScanBytes = 1024 * kMiB;
 constexpr int64_t kQuickScanBytes = 256 * kMiB;
-constexpr double kShortSeconds = 0.1;
 constexpr int64_t kCopyStep = 32 * kMiB;
 
 }  // namespace
@@ -77,7 +74,7 @@ Result<Meter::HostRate> Meter::RateOf(const std::function<Status()>& work, int64
 }
 
 Result<std::unique_ptr<Buffer>> Meter::HostMemory(Device& cpu, ThreadPool& pool) {
-  const int64_t bytes = seconds_ < kShortSeconds ? kQuickScanBytes : kScanBytes;
+  const int64_t bytes = seconds_ < kShortSeconds ? kQuickScanBytes : kBeyondCaches;
   Result<std::unique_ptr<Buffer>> memory =
       cpu.Allocate(budget_, static_cast<size_t>(bytes), "probe");
   if (!memory.ok()) return memory;

@@ -1,7 +1,5 @@
 #include "hardware/meter.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -9,6 +7,8 @@
 #include "base/bytes.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "hardware/profiles.h"
+#include "hardware/rates.h"
 
 namespace headway::hardware {
 namespace {
@@ -35,16 +35,6 @@ constexpr MeterSizes kOfCpu = {.rows = 512,
                                .most_keys = 16384,
                                .copy_bytes = 32 * kMiB,
                                .activation = DType::kF32};
-
-// Bytes of matrices, and of keys in their place, that a CPU works on: twice what its last cache
-// holds, where the system says that, so that figures are those of memory; of a machine with little
-// memory an eighth at most.
-int64_t BytesBeyondCaches(int64_t least) {
-  const int64_t cache = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
-  const int64_t memory =
-      std::max<int64_t>(0, sysconf(_SC_PHYS_PAGES)) * std::max<int64_t>(0, sysconf(_SC_PAGESIZE));
-  return std::max(least, std::min({2 * cache, memory / 8, kGiB}));
-}
 
 }  // namespace
 
@@ -75,8 +65,10 @@ Result<std::unique_ptr<Meter>> Meter::Create(Env& env, const Target& target, dou
   if (!p->info().own_memory) {
     // Enough rows that no thread waits for long.
     p->sizes_.rows = int64_t{64} * p->pool_.threads();
-    const int64_t matrix = p->WeightBytes();
-    p->sizes_.weights = BytesBeyondCaches(kOfCpu.weights * matrix) / matrix;
+    // Matrices, and keys in their place, that no cache holds, unless time or memory are short.
+    const auto most = static_cast<int64_t>(hardware::HostMemory(env)) / 8;
+    const int64_t bytes = std::min(seconds < kShortSeconds ? 0 : kBeyondCaches, most);
+    p->sizes_.weights = std::max(kOfCpu.weights, bytes / p->WeightBytes());
   }
   Result<std::unique_ptr<Device>> device =
       p->backend_->NewDevice(&env, nullptr, KernelTimes::kWhereFree);

@@ -44,7 +44,10 @@ struct MeterSizes {
 
 class Meter {
  public:
-  // Takes about 1.4 GiB of a GPU, or of RAM 200 MiB, and up to 1 GiB where caches are large. Each
+  // Less is worked on where each figure has less time than that.
+  static constexpr double kShortSeconds = 0.1;
+
+  // Takes about 1.4 GiB of a GPU, or of RAM 200 MiB where time is short, else 1.1 GiB. Each
   // figure is measured for `seconds`, after work for as long: a GPU that has been idle or draws
   // little power is faster than one that works.
   static Result<std::unique_ptr<Meter>> Create(Env& env, const Target& target, double seconds);

@@ -21,6 +21,9 @@ struct PeakOptions {
   std::string disk_directory;
   int64_t disk_bytes = 0;
 };
+// What GPUs that copy at a time have of the host's memory, in place of one by itself.
+void ShareHost(const LinkRates& rates, MachinePeaks* peaks);
+
 Result<MachinePeaks> MeasurePeaks(Env& env, const PeakOptions& options);
 
 }  // namespace headway::hardware

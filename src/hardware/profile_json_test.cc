@@ -53,6 +53,12 @@ TEST(ProfileJson, WritesWhatItReads) {
       machine.listed_decode = 3e10;
       machine.listed_attention = 2e14;
       machine.moved_attention = 1e14;
+      machine.gpus = 4.0;
+      machine.link = 3e11;
+      machine.sum_seconds = 6e-6;
+      machine.buses = 4e10;
+      machine.buses_reading = 2e10;
+      machine.cores_copying = 9e10;
     }
     const std::string text = WriteProfile(machine);
     const Result<MachineProfile> again = ParseProfile(text, "text");
@@ -69,6 +75,12 @@ TEST(ProfileJson, WritesWhatItReads) {
     EXPECT_EQ(again->listed_decode, machine.listed_decode);
     EXPECT_EQ(again->listed_attention, machine.listed_attention);
     EXPECT_EQ(again->moved_attention, machine.moved_attention);
+    EXPECT_EQ(again->gpus, machine.gpus);
+    EXPECT_EQ(again->link, machine.link);
+    EXPECT_EQ(again->sum_seconds, machine.sum_seconds);
+    EXPECT_EQ(again->buses, machine.buses);
+    EXPECT_EQ(again->buses_reading, machine.buses_reading);
+    EXPECT_EQ(again->cores_copying, machine.cores_copying);
     EXPECT_EQ(again->hardware, machine.hardware);
   }
 }

@@ -15,7 +15,7 @@
 namespace headway::hardware {
 namespace {
 
-constexpr int64_t kMostBytes = 512 * kMiB;  // more than caches hold
+constexpr int64_t kMostOfFile = 512 * kMiB;
 constexpr int64_t kPieceBytes = kMiB;
 constexpr int kFilledWith = 0x3F;
 constexpr int kLookedFor = 0xFF;
@@ -115,16 +115,16 @@ double BestSeconds(Env& env, int repeats, const std::function<void()>& work) {
 }
 
 Result<double> MeasureRead(Env& env, ThreadPool& pool) {
-  Result<std::byte*> memory = env.AllocateMemory(static_cast<size_t>(kMostBytes));
+  Result<std::byte*> memory = env.AllocateMemory(static_cast<size_t>(kBeyondCaches));
   if (!memory.ok()) return memory.status();
-  FillMemory(pool, *memory, kMostBytes);
-  const double seconds = BestSeconds(env, 9, [&] { ScanMemory(pool, *memory, kMostBytes); });
-  env.FreeMemory(*memory, static_cast<size_t>(kMostBytes));
-  return static_cast<double>(kMostBytes) / seconds;
+  FillMemory(pool, *memory, kBeyondCaches);
+  const double seconds = BestSeconds(env, 9, [&] { ScanMemory(pool, *memory, kBeyondCaches); });
+  env.FreeMemory(*memory, static_cast<size_t>(kBeyondCaches));
+  return static_cast<double>(kBeyondCaches) / seconds;
 }
 
 Result<DiskRates> MeasureDisk(Env& env, ThreadPool& pool, const DiskMeasure& measure) {
-  const int64_t batches = std::min(kMostBytes, measure.bytes) / kBatch;
+  const int64_t batches = std::min(kMostOfFile, measure.bytes) / kBatch;
   if (batches == 0) return DiskRates{};
   Result<std::unique_ptr<File>> file =
       env.Open(measure.directory, OpenMode::kTemporary, FileIo::kDirect);

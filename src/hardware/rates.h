@@ -14,6 +14,9 @@
 
 namespace headway::hardware {
 
+// More than caches hold: a server's have some hundred MiB.
+inline constexpr int64_t kBeyondCaches = int64_t{1} << 30;
+
 // Memory that is read to measure it holds this byte: as bf16 0.75, and not what ScanMemory looks
 // for. It is written first, since pages that were never written share one page of zeros, which
 // caches hold.
@@ -24,7 +27,7 @@ void ScanMemory(ThreadPool& pool, const std::byte* data, int64_t bytes);
 // The least of `repeats` times that the work takes, after one that does not count.
 double BestSeconds(Env& env, int repeats, const std::function<void()>& work);
 
-// Reads 512 MiB of the host's memory with the threads of the pool; bytes a second.
+// Reads kBeyondCaches of the host's memory with the threads of the pool; bytes a second.
 Result<double> MeasureRead(Env& env, ThreadPool& pool);
 
 struct DiskRates {

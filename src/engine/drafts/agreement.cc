@@ -1,6 +1,8 @@
 #include "engine/drafts/agreement.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 
 namespace headway {
 
@@ -16,9 +18,17 @@ Status DraftAgreement::Agree(std::span<int64_t> numbers) {
 Status DraftAgreement::Agree(const Status& done) {
   if (communicator_ == nullptr) return done;
   const Result<int64_t> code = communicator_->OfFirst(static_cast<int64_t>(done.code()));
-  if (first() || !code.ok()) return done.ok() ? code.status() : done;
+  if (!code.ok()) return done.ok() ? code.status() : done;
   if (*code == static_cast<int64_t>(StatusCode::kOk)) return OkStatus();
-  return Status(static_cast<StatusCode>(*code), "the first rank's drafts ended");
+  // In the first one's words, since whichever rank ends first speaks for all.
+  constexpr size_t kMostBytes = 1024;
+  std::string words = done.message().substr(0, kMostBytes);
+  words.resize(kMostBytes);
+  std::string of_all(kMostBytes * static_cast<size_t>(communicator_->ranks()), '\0');
+  const Status told = communicator_->GatherOnHost(std::as_bytes(std::span(words)),
+                                                  std::as_writable_bytes(std::span(of_all)));
+  if (first() || !told.ok()) return done.ok() ? told : done;
+  return Status(static_cast<StatusCode>(*code), of_all.c_str());
 }
 
 Status DraftAgreement::AgreeOnGuesses(int64_t most, std::span<std::vector<TokenId>* const> fed) {

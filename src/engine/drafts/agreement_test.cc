@@ -56,6 +56,7 @@ TEST(DraftAgreement, TheFirstRanksErrorEndsAll) {
     const Status own = rank == 0 ? Status(StatusCode::kCorrupt, "not finite") : OkStatus();
     const Status agreed = agreement.Agree(own);
     EXPECT_EQ(agreed.code(), StatusCode::kCorrupt);
+    EXPECT_EQ(agreed.message(), "not finite");
     return agreed;
   });
   EXPECT_NE(status.message().find("not finite"), std::string::npos) << status.message();

@@ -141,28 +141,22 @@ class PeerGroup::Member final : public Communicator {
       streams_.push_back(&own);
     }
     constexpr int64_t kNumbers = std::numeric_limits<uint32_t>::max();  // 0 is of no call
-    link_.call = static_cast<uint32_t>(calls_++ % kNumbers + 1);
-    if (refused_.ok() && !group_->Agree(calls_, size)) refused_ = UnequalSizes();
+    link_.call = static_cast<uint32_t>(begun_++ % kNumbers + 1);
+    if (refused_.ok() && !group_->Agree(begun_, size)) refused_ = UnequalSizes();
     const bool meets = group_->shared_ && group_->options_.meets_on_host;
-    if (refused_.ok() && meets && (!own.Synchronize().ok() || !MeetOnHost(own))) return;
+    if (refused_.ok() && meets) refused_ = own.Synchronize();
+    if (refused_.ok() && meets) refused_ = OfFirst(0).status();
     if (refused_.ok()) {
       cuda::Call call(stream, cost);
       refused_ = StatusOf(launch(call.native()), cost.name);
     }
+    if (refused_.ok() && meets) refused_ = OfFirst(0).status();
     own.Fail(refused_);
-    if (refused_.ok() && meets) MeetOnHost(own);
-  }
-
-  // Whether all have come here.
-  bool MeetOnHost(cuda::CudaStream& stream) {
-    const Status met = OfFirst(0).status();
-    stream.Fail(met);
-    return met.ok();
   }
 
   PeerGroup* const group_;
   peer::Link link_;
-  int64_t calls_ = 0;  // so far
+  int64_t begun_ = 0;  // calls so far
   // Why a call was not launched. None is behind it: the others wait in that call until this rank
   // has ended, and would take the next one for it.
   Status refused_;

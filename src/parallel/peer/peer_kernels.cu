@@ -90,9 +90,10 @@ class Patience {
   bool ended_ = false;
 };
 
-// Nobody is two calls ahead; between the last number and the first lies 0.
+// Nobody is two calls ahead. Between the last number and the first lies 0, that of no packet.
 __device__ bool IsOfOrNext(const Packet& packet, uint32_t call) {
-  return packet.first_call - call <= 2 && packet.second_call - call <= 2;
+  return packet.first_call - call <= 2 && packet.second_call - call <= 2 &&
+         packet.first_call != 0 && packet.second_call != 0;
 }
 
 using IsWanted = bool(const Packet&, uint32_t call);
