@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
+
+#include "device/host_stream.h"
 
 namespace headway {
 namespace {
@@ -57,6 +62,26 @@ TEST(Trace, SumsLanesAndWritesJson) {
   EXPECT_EQ(trace.totals(Lane::kCompute).busy_ns, 0);
   EXPECT_EQ(trace.attend_ns(true), (std::vector<int64_t>{10, 0, 350}));
   EXPECT_EQ(trace.attend_ns(false), (std::vector<int64_t>{0, 7}));
+}
+
+// A lane may come to it when the step is far ahead.
+TEST(Trace, WorkIsOfThePlaceAtWhichItWasGiven) {
+  Trace trace;
+  const Result<std::unique_ptr<Stream>> stream =
+      HostStream::Create(Env::Default(), &trace, Lane::kHostCompute);
+  ASSERT_TRUE(stream.ok());
+  std::promise<void> ahead;
+  trace.Begin({.layer = 3, .decode = true});
+  (*stream)->HostWork({"attend", 1, 1}, [&] {
+    ahead.get_future().wait();
+    return OkStatus();
+  });
+  trace.Begin({.layer = 5, .decode = false});
+  ahead.set_value();
+  ASSERT_TRUE((*stream)->Synchronize().ok());
+  ASSERT_EQ(trace.attend_ns(true).size(), 4u);
+  EXPECT_GT(trace.attend_ns(true)[3], 0);
+  EXPECT_TRUE(trace.attend_ns(false).empty());
 }
 
 }  // namespace
