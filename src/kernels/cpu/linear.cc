@@ -135,7 +135,8 @@ struct Chunk {
 
 void F32Chunk(ThreadPool& pool, Isa isa, const Chunk& chunk, std::span<const LinearOp> ops,
               float* scratch) {
-  const auto [x, first, rows] = chunk;
+  const float* const x = chunk.x;
+  const int64_t first = chunk.first, rows = chunk.count;
   const int64_t in = ops.front().weight.in;
   const int64_t panel = GemmPanelRows(isa);
   const int64_t panels = CeilDiv(rows, panel);
@@ -181,7 +182,8 @@ int64_t TileRowParts(int64_t blocks, int64_t panels, int threads) {
 
 void TilesChunk(ThreadPool& pool, const LinearCode& code, const Chunk& chunk,
                 std::span<const LinearOp> ops, std::byte* scratch) {
-  const auto& [x, first, rows] = chunk;
+  const float* const x = chunk.x;
+  const int64_t first = chunk.first, rows = chunk.count;
   const TileGemm& gemm = *code.tiles;
   const int64_t in = ops.front().weight.in;
   const int64_t panels = CeilDiv(rows, kTilePanelRows);
