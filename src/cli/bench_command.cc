@@ -259,11 +259,9 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   }
   measured.lanes = (*context)->Lanes();
   measured.lanes_alone = flags.prefill || flags.synthetic;
-  if (const EngineOptions& engine_options = flags.model.engine;
-      engine_options.tensor_parallel > 1 &&
-      (!OnGpu(flags) || engine_options.time_kernels || !engine_options.trace.empty())) {
-    measured.shares = SharesOf(measured.attended);
-  }
+  const EngineOptions& options = flags.model.engine;
+  const bool timed = !OnGpu(flags) || options.time_kernels || !options.trace.empty();
+  if (options.tensor_parallel > 1 && timed) measured.shares = SharesOf(measured.attended);
   measured.tiers = TiersOf(**context);
   measured.timings = (*context)->timings();
   measured.recompute_share = (*context)->plan().recompute_share;
@@ -272,8 +270,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));
   }
   const Work work = WorkOf(flags, engine.info(), (*context)->plan(), measured, prefixes);
-  const EngineOptions& options = flags.model.engine;  // runs of layers take chunks side by side,
-                                                      // each with a bus as if it were alone
+  // Runs of layers take chunks side by side, each with a bus as if it were alone.
   const int ranks = options.tensor_parallel * (flags.prefill ? options.layers_over : 1);
   measured.floor_seconds = FloorSeconds(work, PeaksOfGpus(peaks, OnGpu(flags) ? ranks : 1));
   const Result<double> predicted =

@@ -30,12 +30,10 @@ constexpr int64_t kSumBytes[] = {8 * kKiB, 128 * kMiB};
 hardware::LinkMeter LinksOf(const hardware::Target& target, std::vector<std::string> devices,
                             std::span<const int64_t> sums) {
   if (devices.size() < 2) return nullptr;
-  hardware::Target of_rank = target;
-  of_rank.threads =
-      std::max(1, ThreadPool(target.pool_threads()).threads() / static_cast<int>(devices.size()));
-  of_rank.shares_every_core = !target.threads.has_value();
-  const int readers = HostThreads(of_rank, *of_rank.threads, CoresBeside::kAccelerator);
-  return [devices = std::move(devices), sums, readers](Env& env) {
+  return [target, devices = std::move(devices), sums](Env& env) {
+    const int threads = ThreadPool(target.pool_threads()).threads();
+    const int of_rank = std::max(1, threads / static_cast<int>(devices.size()));
+    const int readers = HostThreads(target, of_rank, CoresBeside::kAccelerator);
     return MeterLinks(env, devices, {.sums = sums, .readers = readers});
   };
 }

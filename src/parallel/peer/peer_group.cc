@@ -142,16 +142,22 @@ class PeerGroup::Member final : public Communicator {
     }
     constexpr int64_t kNumbers = std::numeric_limits<uint32_t>::max();  // 0 is of no call
     link_.call = static_cast<uint32_t>(begun_++ % kNumbers + 1);
-    if (refused_.ok() && !group_->Agree(begun_, size)) refused_ = UnequalSizes();
-    const bool meets = group_->shared_ && group_->options_.meets_on_host;
-    if (refused_.ok() && meets) refused_ = own.Synchronize();
-    if (refused_.ok() && meets) refused_ = OfFirst(0).status();
-    if (refused_.ok()) {
-      cuda::Call call(stream, cost);
-      refused_ = StatusOf(launch(call.native()), cost.name);
-    }
-    if (refused_.ok() && meets) refused_ = OfFirst(0).status();
+    if (refused_.ok()) refused_ = Make(own, cost, size, launch);
     own.Fail(refused_);
+  }
+
+  template <typename Launch>
+  Status Make(cuda::CudaStream& stream, const WorkCost& cost, int64_t size, const Launch& launch) {
+    if (!group_->Agree(begun_, size)) return UnequalSizes();
+    const bool meets = group_->shared_ && group_->options_.meets_on_host;
+    Status done = meets ? stream.Synchronize() : OkStatus();
+    if (meets && done.ok()) done = OfFirst(0).status();
+    if (!done.ok()) return done;
+    {
+      cuda::Call call(stream, cost);
+      done = StatusOf(launch(call.native()), cost.name);
+    }
+    return meets && done.ok() ? OfFirst(0).status() : done;
   }
 
   PeerGroup* const group_;
