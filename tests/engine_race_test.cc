@@ -36,9 +36,6 @@ constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDevic
 struct NamedPlan {
   const char* name;
   HarnessConfig config;
-  // Whether its lives show that each of its waits is needed. Memory that is read in place is taken
-  // by another page so rarely that some waits matter in one life of a hundred.
-  bool shows_all_waits = true;
 };
 std::vector<NamedPlan> Plans() {
   HarnessConfig base;
@@ -90,9 +87,9 @@ std::vector<NamedPlan> Plans() {
   // Beyond the trained window, which tables of angles come up for.
   HarnessConfig reaching = selection;
   reaching.selection.distance = 8;
-  return {{"selection", selection, false},
-          {"sketches", sketches, false},
-          {"reaching", reaching, false},
+  return {{"selection", selection},
+          {"sketches", sketches},
+          {"reaching", reaching},
           {"first-fit", first_fit},
           {"lru", lru},
           {"disk-only", disk},
@@ -265,26 +262,33 @@ std::map<WaitKey, Lane> WaitsOf(Model& model, const HarnessConfig& plan, uint64_
   return waits;
 }
 
-// Whether the steps go wrong without that wait: the first that does, or -1.
-int64_t FirstDifference(Model& model, const HarnessConfig& plan, uint64_t seed,
-                        const WaitKey& left_out, Lane late, const std::vector<uint64_t>& expected) {
+// Steps without one of their waits.
+struct Unwaited {
+  int64_t left_out = 0;           // how often it would have come up
+  int64_t first_difference = -1;  // the first step that goes wrong, or -1
+};
+
+Unwaited StepsWithout(Model& model, const HarnessConfig& plan, uint64_t seed,
+                      const WaitKey& left_out, Lane late, const std::vector<uint64_t>& expected) {
+  Unwaited unwaited;
   Delays delays(7);
   delays.Set(late, /*every=*/1, /*least_us=*/200, /*most_us=*/400);
   HarnessConfig config = plan;
   config.delays = &delays;
-  config.wait_filter = [&](const LaneWait& wait) { return KeyOf(wait) != left_out; };
+  config.wait_filter = [&](const LaneWait& wait) {
+    const bool kept = KeyOf(wait) != left_out;
+    unwaited.left_out += kept ? 0 : 1;
+    return kept;
+  };
   Life life(model, config, seed);
   for (size_t step = 0; life.ok() && step < expected.size(); ++step) {
     const Result<uint64_t> hash = life.Step();
-    if (!hash.ok() || *hash != expected[step]) return static_cast<int64_t>(step);
+    if (!hash.ok() || *hash != expected[step]) {
+      unwaited.first_difference = static_cast<int64_t>(step);
+      break;
+    }
   }
-  return -1;
-}
-
-// Whether a wait came up in no plan that shows all of its waits.
-bool IsRare(const std::set<const NamedPlan*>& where) {
-  return std::none_of(where.begin(), where.end(),
-                      [](const NamedPlan* plan) { return plan->shows_all_waits; });
+  return unwaited;
 }
 
 TEST(EngineRace, EveryWaitLeftOutIsSeen) {
@@ -292,40 +296,42 @@ TEST(EngineRace, EveryWaitLeftOutIsSeen) {
   GTEST_SKIP() << "races on purpose";
 #endif
   constexpr int64_t kSteps = 120;
-  constexpr uint64_t kLives = 40;
+  constexpr uint64_t kLives = 10;
+  // A wait that matters only when a sequence is dropped at one moment, and another takes its memory
+  // at the next, comes up in few lives, by how quick the machine is, and changes something in fewer
+  // yet: in ten lives, such waits were left out up to 80 times unseen. One that nothing needs comes
+  // up in each step, thousands of times.
+  constexpr int64_t kTooOften = 1000;
   const std::vector<NamedPlan> plans = Plans();
   std::set<WaitKey> seen;
-  std::map<WaitKey, std::set<const NamedPlan*>> unseen;  // and where they came up
-  const auto wanted = [](const auto& wait) { return !IsRare(wait.second); };
-  // What one life does not show, another does, in this plan or in one where it did not come up yet:
-  // some waits matter only when a sequence is dropped at the right moment and another takes its
-  // memory.
-  for (uint64_t seed = 1;
-       seed == 1 || (seed <= kLives && std::any_of(unseen.begin(), unseen.end(), wanted)); ++seed) {
+  std::map<WaitKey, int64_t> unseen;  // and how often each was left out
+  // What one life does not show, another does, in this plan or in one where it did not come up yet.
+  for (uint64_t seed = 1; seed == 1 || (seed <= kLives && !unseen.empty()); ++seed) {
     for (const NamedPlan& plan : plans) {
       const std::unique_ptr<Model> model = Tiny();
       const std::vector<uint64_t> expected = Undelayed(*model, plan.config, seed, kSteps);
       ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
       for (const auto& [key, late] : WaitsOf(*model, plan.config, seed, kSteps)) {
         if (seen.contains(key)) continue;
-        const int64_t step = FirstDifference(*model, plan.config, seed, key, late, expected);
-        if (step < 0) {
-          unseen[key].insert(&plan);
+        const Unwaited without = StepsWithout(*model, plan.config, seed, key, late, expected);
+        if (without.first_difference < 0) {
+          unseen[key] += without.left_out;
           continue;
         }
         unseen.erase(key);
         seen.insert(key);
         std::printf("%s: %s waits for %s: seen in step %d of %s, life %d\n",
                     std::get<0>(key).c_str(), std::get<1>(key).c_str(), std::get<2>(key).c_str(),
-                    static_cast<int>(step), plan.name, static_cast<int>(seed));
+                    static_cast<int>(without.first_difference), plan.name, static_cast<int>(seed));
       }
     }
   }
   EXPECT_GE(seen.size(), 10u);
-  for (const auto& [key, where] : unseen) {
-    if (IsRare(where)) continue;
-    ADD_FAILURE() << std::get<0>(key) << ": " << std::get<1>(key) << " need not wait for "
-                  << std::get<2>(key);
+  for (const auto& [key, times] : unseen) {
+    EXPECT_LT(times, kTooOften) << std::get<0>(key) << ": " << std::get<1>(key)
+                                << " need not wait for " << std::get<2>(key);
+    std::printf("%s: %s waits for %s: left out %d times and not seen\n", std::get<0>(key).c_str(),
+                std::get<1>(key).c_str(), std::get<2>(key).c_str(), static_cast<int>(times));
   }
 }
 
