@@ -149,7 +149,7 @@ PlanReport Engine::Impl::Report(const Blueprint& blueprint,
   if (machine.has_value()) report.prediction = PredictionOf(blueprint, *machine);
   TellOfRuns(blueprint, runs, &report);
   PredictRuns(blueprint, runs, &report);
-  TellOfRanks(assignment, std::ssize(blueprint.request.lengths), 1, &report);
+  TellOfRanks(settings, assignment, std::ssize(blueprint.request.lengths), &report);
   return report;
 }
 

@@ -191,6 +191,7 @@ Result<std::unique_ptr<Engine>> EngineOpener::Open(Env* env, const std::string& 
   if (read->ranks == 1 || group == nullptr) {
     return OpenRank(env, model, *read, SettingsOfRank(*read, 0), nullptr);
   }
+  read->nodes = group->machines();
   Result<std::unique_ptr<Engine>> engine(StatusCode::kCancelled, "");
   const int64_t id = NewSharedId();
   const Status opened = Together(*group, OrderOf(Order::kOpen, id, model, options), [&] {

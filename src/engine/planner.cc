@@ -347,7 +347,8 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   result.threads = settings->ranks * pool.threads();
   result.lengths = planning->workload.lengths;
   result.plan = ReportOf(*blueprint);
-  TellOfRanks(planning->assignment, std::ssize(planning->workload.lengths), nodes, &result.plan);
+  TellOfRanks(*settings, planning->assignment, std::ssize(planning->workload.lengths),
+              &result.plan);
   TellOfRuns(*blueprint, *runs, &result.plan);
   if (!planning->machine.has_value()) return result;
   result.plan.prediction = PredictionOf(*blueprint, *planning->machine);

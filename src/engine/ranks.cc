@@ -17,7 +17,14 @@ Status Wrong(Message message) {
   return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
 }
 
-// A rank's part of `all` of a node, which has no end or is cut into parts.
+// Ranks that share a budget, which is one machine's. That of the disk is of all machines' ranks
+// where these share a session's file.
+int BudgetSharers(const Settings& settings) { return settings.all_ranks() / settings.nodes; }
+int DiskSharers(const Settings& settings) {
+  return settings.session.has_value() ? settings.all_ranks() : BudgetSharers(settings);
+}
+
+// A rank's part of `all`, which has no end or is cut into parts.
 int64_t PartOf(int64_t all, int ranks) { return all == kNoLimit ? kNoLimit : all / ranks; }
 
 // The session's head groups are those of the cut, and not of what heads keep, which are of one head
@@ -52,7 +59,7 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   own.target.device = device(rank);
   own.gpu_ranks = 0;
   for (int other = 0; other < ranks; ++other) own.gpu_ranks += device(other) == device(rank);
-  const int here = ranks / settings.nodes;
+  const int here = BudgetSharers(settings);
   // Ranks with a run of layers each compute by turns.
   if (settings.ranks > 1) {
     const int threads = ThreadPool(settings.target.pool_threads()).threads();
@@ -62,7 +69,7 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   }
   own.memory.kv = PartOf(settings.memory.kv, here);
   own.memory.host = PartOf(settings.memory.host, here);
-  own.memory.disk = PartOf(settings.memory.disk, here);
+  own.memory.disk = PartOf(settings.memory.disk, DiskSharers(settings));
   if (settings.alias_host_memory.has_value()) {
     own.alias_host_memory = PartOf(*settings.alias_host_memory, here);
   }
@@ -116,8 +123,8 @@ Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator) {
   return own;
 }
 
-void TellOfRanks(const std::optional<HeadAssignment>& assignment, int64_t sequences, int nodes,
-                 PlanReport* report) {
+void TellOfRanks(const Settings& settings, const std::optional<HeadAssignment>& assignment,
+                 int64_t sequences, PlanReport* report) {
   if (!assignment.has_value()) return;
   report->ranks = RanksReportOf(*assignment);
   const auto ranks = static_cast<int>(report->ranks->keys.size());
@@ -126,10 +133,9 @@ void TellOfRanks(const std::optional<HeadAssignment>& assignment, int64_t sequen
   all(&report->memory_bytes);
   all(&report->streamed_weight_bytes);
   for (MemoryLine& line : report->memory) all(&line.bytes);
-  const auto of_machine = [of = ranks / nodes](int64_t* bytes) { *bytes *= of; };
-  of_machine(&report->smallest_kv_memory);
-  of_machine(&report->smallest_host_memory);
-  of_machine(&report->smallest_disk_memory);
+  report->smallest_kv_memory *= BudgetSharers(settings);
+  report->smallest_host_memory *= BudgetSharers(settings);
+  report->smallest_disk_memory *= DiskSharers(settings);
   if (report->ranks->profiled) {
     report->reasons.push_back(fmt::format(
         "all ranks wait for the busiest one in every layer: by the profile they attend {:.1f} % of "
@@ -154,17 +160,20 @@ void TellOfRanks(const std::optional<HeadAssignment>& assignment, int64_t sequen
   report->reasons.push_back(fmt::format(
       "{} ranks share the model, each with 1/{} of every budget of its machine but that "
       "of its GPU; bytes are of all, as many as the largest has",
-      ranks, ranks / nodes));
+      ranks, BudgetSharers(settings)));
 }
 
 Status OfRanks(const Settings& settings, const Status& error) {
   const int ranks = settings.all_ranks();
   if (ranks == 1 || error.code() != StatusCode::kOutOfBudget) return error;
-  return error.Within(
-      {}, {fmt::format("; these are figures of each of {} ranks, which has 1/{} of what is given, "
-                       "by ",
-                       ranks, ranks / settings.nodes),
-           settings.ranks > 1 ? Option::kTensorParallel : Option::kLayersOver});
+  const int here = BudgetSharers(settings);
+  Message told = {fmt::format(
+      "; these are figures of each of {} ranks, which has 1/{} of what is given", ranks, here)};
+  if (const int of_disk = DiskSharers(settings); of_disk != here) {
+    told += {", of ", Option::kDiskMemory, fmt::format(" 1/{}", of_disk)};
+  }
+  told += {", by ", settings.ranks > 1 ? Option::kTensorParallel : Option::kLayersOver};
+  return error.Within({}, told);
 }
 
 }  // namespace headway

@@ -45,10 +45,10 @@ Status CheckSharedSession(const std::vector<Shard>& shards);
 // Both outlive the result.
 Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator);
 
-// Makes a report of the first rank for so many sequences one of all, on so many machines, of one of
-// which budgets are; nothing without an assignment.
-void TellOfRanks(const std::optional<HeadAssignment>& assignment, int64_t sequences, int nodes,
-                 PlanReport* report);
+// Makes a report of the first rank for so many sequences one of all, with the budgets of one
+// machine; nothing without an assignment.
+void TellOfRanks(const Settings& settings, const std::optional<HeadAssignment>& assignment,
+                 int64_t sequences, PlanReport* report);
 // The same of a refusal, whose figures are one rank's.
 Status OfRanks(const Settings& settings, const Status& error);
 

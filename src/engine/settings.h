@@ -90,7 +90,7 @@ struct Settings {
   hardware::Target target;
   int ranks = 1;        // that share the model, of which an engine may be one
   int layer_ranks = 1;  // of a run of its layers each, of which an engine may be one
-  int nodes = 1;        // that these are on, as many on each; more than one in plans alone
+  int nodes = 1;        // that these are on, as many on each
   plan::AssignmentMethod assignment = plan::AssignmentMethod::kBalanced;
   int assignment_copies = 0;
   std::optional<std::string> assignment_profile;  // file

@@ -43,6 +43,8 @@ class ProcessGroup {
   virtual int core_sharers() const = 0;
   // Its number among the ranks of its machine: the lowest rank there has 0.
   virtual int rank_on_machine() const = 0;
+  // Machines that the ranks are on where each has as many of them; else 1.
+  virtual int machines() const = 0;
   // For use in Run, on a device whose memory the host reads; on others what hosts say alone.
   virtual Communicator& communicator() = 0;
 

@@ -67,11 +67,11 @@ Result<std::unique_ptr<ProcessGroup>> MpiGroup::Join() {
     if (Status s = OfMpi(MPI_Comm_dup(MPI_COMM_WORLD, comm)); !s.ok()) return s;
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
   }
-  if (Status s = group->CountSharers(); !s.ok()) return s;
+  if (Status s = group->CountMachine(); !s.ok()) return s;
   return std::unique_ptr<ProcessGroup>(std::move(group));
 }
 
-Status MpiGroup::CountSharers() {
+Status MpiGroup::CountMachine() {
   MPI_Comm machine = MPI_COMM_NULL;
   if (Status s = OfMpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_,
                                            MPI_INFO_NULL, &machine));
@@ -93,6 +93,15 @@ Status MpiGroup::CountSharers() {
       static_cast<int>(std::count_if(all.begin(), all.end(), [&](const cpu_set_t& other) {
         return CPU_EQUAL(&other, &own) != 0;
       }));
+  std::vector<int> on_machines(static_cast<size_t>(ranks_));
+  if (Status s = OfMpi(
+          MPI_Allgather(&processes, 1, MPI_INT, on_machines.data(), 1, MPI_INT, MPI_COMM_WORLD));
+      !s.ok()) {
+    return s;
+  }
+  const bool even = std::all_of(on_machines.begin(), on_machines.end(),
+                                [&](int on_machine) { return on_machine == processes; });
+  machines_ = even ? ranks_ / processes : 1;
   return OkStatus();
 }
 

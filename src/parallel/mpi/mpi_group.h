@@ -25,6 +25,7 @@ class MpiGroup final : public ProcessGroup, private Communicator {
   int ranks() const override { return ranks_; }
   int core_sharers() const override { return core_sharers_; }
   int rank_on_machine() const override { return rank_on_machine_; }
+  int machines() const override { return machines_; }
   Communicator& communicator() override { return *this; }
   Status Run(const std::function<Status()>& work) override;
   const Status& broken() const override { return broken_; }
@@ -60,7 +61,7 @@ class MpiGroup final : public ProcessGroup, private Communicator {
   Result<int64_t> OfFirst(int64_t value) override;
   Status GatherOnHost(std::span<const std::byte> own, std::span<std::byte> all) override;
 
-  Status CountSharers();
+  Status CountMachine();
   // Begins a call of a place and waits for it. Calls of MPI are made by one thread at a time.
   Status Call(Place place, const std::function<int(MPI_Comm comm, MPI_Request* request)>& begin);
   // Whether a rank has ended without the call that this one is in.
@@ -74,7 +75,7 @@ class MpiGroup final : public ProcessGroup, private Communicator {
   Status SendFirst(Place place, std::span<std::byte> data, int from);
   Result<std::vector<int64_t>> GatherAt(Place place, std::span<const int64_t> values);
 
-  int rank_ = 0, ranks_ = 1, core_sharers_ = 1, rank_on_machine_ = 0;
+  int rank_ = 0, ranks_ = 1, core_sharers_ = 1, rank_on_machine_ = 0, machines_ = 1;
   std::mutex mutex_;  // of calls of MPI, and of what this Run has come to
   MPI_Comm comms_[kDevices] = {MPI_COMM_NULL, MPI_COMM_NULL};
   MPI_Comm farewell_comm_ = MPI_COMM_NULL;

@@ -1,0 +1,59 @@
+#include "engine/ranks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace headway {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Settings EightRanks(int machines) {
+  Settings settings;
+  settings.ranks = 8;
+  settings.nodes = machines;
+  settings.target.threads = 12;
+  settings.memory.kv = 800;
+  settings.memory.host = 8000;
+  settings.memory.disk = 80000;
+  return settings;
+}
+
+TEST(Ranks, BudgetsAndThreadsAreThoseOfAMachine) {
+  for (const int machines : {1, 2, 4}) {
+    const int here = 8 / machines;
+    const Settings settings = EightRanks(machines);
+    int threads = 0;
+    for (int rank = 0; rank < here; ++rank) {
+      const Settings own = SettingsOfRank(settings, rank);
+      EXPECT_EQ(own.memory.kv, 800 / here);
+      EXPECT_EQ(own.memory.host, 8000 / here);
+      EXPECT_EQ(own.memory.disk, 80000 / here);
+      threads += *own.target.threads;
+    }
+    EXPECT_EQ(threads, 12);
+  }
+}
+
+TEST(Ranks, ASessionIsOneFileOfAllMachines) {
+  Settings settings = EightRanks(2);
+  settings.session.emplace();
+  const Settings own = SettingsOfRank(settings, 0);
+  EXPECT_EQ(own.memory.disk, 80000 / 8);
+  EXPECT_EQ(own.memory.host, 8000 / 4);
+}
+
+TEST(Ranks, RefusalsSayWhatARankHas) {
+  const Status error(StatusCode::kOutOfBudget, "no room");
+  Settings settings = EightRanks(2);
+  EXPECT_THAT(OfRanks(settings, error).message(), HasSubstr("1/4 of what is given, by tensor_parallel"));
+  settings.session.emplace();
+  EXPECT_THAT(OfRanks(settings, error).message(),
+              HasSubstr("1/4 of what is given, of disk_memory 1/8, by tensor_parallel"));
+  settings.nodes = 1;
+  EXPECT_THAT(OfRanks(settings, error).message(), Not(HasSubstr("disk_memory")));
+}
+
+}  // namespace
+}  // namespace headway
