@@ -91,9 +91,6 @@ TEST_F(Cli, RanksShareAModel) {
   EXPECT_EQ(planned["ranks"]["heads"][7], Json({{0, 1}, {2}, {3}}));
   EXPECT_EQ(planned["ranks"]["keys"], Json({16.0, 8.0, 8.0}));
   EXPECT_EQ(planned["ranks"]["profiled"], false);
-  shared.insert(shared.end(), {"--session", dir_.File("session")});
-  ExpectFailure(shared, 1,
-                "--session and --tp 3: ranks that share a session have as many KV heads");
   ExpectFailure({"run", kModel, "-p", "a", "--tp", "0"}, 2, "--tp");
 }
 

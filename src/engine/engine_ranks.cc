@@ -93,9 +93,6 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   heads = assignment->Of(own);
   const Result<std::vector<Shard>> shards = ShardsOf(*config, heads);
   if (!shards.ok()) return shards.status();
-  if (all.session.has_value()) {
-    if (Status s = CheckSharedSession(*shards); !s.ok()) return s;
-  }
   share = RankShare{*config, (*shards)[static_cast<size_t>(own)]};
   if (Status s = LoadShard(*config, folder, &share->shard); !s.ok()) return s;
   if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;

@@ -201,9 +201,6 @@ Result<Planning> FindPlanning(Env& env, const std::string& model, Settings setti
     planning.heads = planning.assignment->Of(0);
     Result<std::vector<Shard>> shards = ShardsOf(planning.model.config, planning.heads);
     if (!shards.ok()) return shards.status();
-    if (planning.settings.session.has_value()) {
-      if (Status s = CheckSharedSession(*shards); !s.ok()) return s;
-    }
     planning.shard = std::move(shards->front());
   }
   const int threads = planning.settings.machine_threads.value_or(pool->threads());

@@ -95,21 +95,6 @@ Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, const RankHeads& 
   return CutShards(shape, heads.ranks);
 }
 
-Status CheckSharedSession(const std::vector<Shard>& shards) {
-  for (const Shard& shard : shards) {
-    for (const HeadSet& heads : shard.kv_heads) {
-      if (heads.size() == shard.head_slots) continue;
-      return Status(StatusCode::kUnsupported,
-                    Refusal{{Option::kSession, " and ", Option::kTensorParallel,
-                             fmt::format(" {}: ranks that share a session have as many KV heads of "
-                                         "each layer as others; give a number of ranks that "
-                                         "divides them",
-                                         shards.size())}});
-    }
-  }
-  return OkStatus();
-}
-
 Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator) {
   const bool first = communicator.rank() == 0;
   Hooks own = first ? hooks : Hooks{};

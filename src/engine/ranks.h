@@ -37,10 +37,6 @@ struct RankShare {
 // kInvalidArgument where there are more ranks than d_ff or the vocabulary has rows.
 Result<std::vector<Shard>> ShardsOf(const ModelConfig& config, const RankHeads& heads);
 
-// kUnsupported where some rank has other numbers of heads in some layers than others: the session's
-// slabs are those of heads that are there.
-Status CheckSharedSession(const std::vector<Shard>& shards);
-
 // The first rank's hooks on any rank: it alone calls them, and all end a request where it does.
 // Both outlive the result.
 Hooks HooksOfRank(const Hooks& hooks, Communicator& communicator);

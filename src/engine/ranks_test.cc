@@ -47,7 +47,8 @@ TEST(Ranks, ASessionIsOneFileOfAllMachines) {
 TEST(Ranks, RefusalsSayWhatARankHas) {
   const Status error(StatusCode::kOutOfBudget, "no room");
   Settings settings = EightRanks(2);
-  EXPECT_THAT(OfRanks(settings, error).message(), HasSubstr("1/4 of what is given, by tensor_parallel"));
+  EXPECT_THAT(OfRanks(settings, error).message(),
+              HasSubstr("1/4 of what is given, by tensor_parallel"));
   settings.session.emplace();
   EXPECT_THAT(OfRanks(settings, error).message(),
               HasSubstr("1/4 of what is given, of disk_memory 1/8, by tensor_parallel"));

@@ -75,7 +75,7 @@ Status CheckKept(const SavedKept& kept, const CacheFormat& format, int64_t token
   return OkStatus();
 }
 
-SavedKept PartOfKept(const SavedKept& whole, int all, const LayerHeads& heads) {
+SavedKept PartOfKept(const SavedKept& whole, int all, const LayerHeads& heads, int places) {
   SavedKept part{whole.policy, whole.from, {}, {}};
   for (size_t layer = 0; layer < heads.size(); ++layer) {
     for (const int head : heads[layer]) {
@@ -83,6 +83,10 @@ SavedKept PartOfKept(const SavedKept& whole, int all, const LayerHeads& heads) {
       part.positions.push_back(whole.positions[table]);
       const std::span<const std::byte> open = OpenRowsOf(whole, whole.positions.size(), table);
       part.open.insert(part.open.end(), open.begin(), open.end());
+    }
+    for (auto place = std::ssize(heads[layer]); place < places; ++place) {
+      part.positions.emplace_back();
+      part.open.resize(part.open.size() + whole.open.size() / whole.positions.size());
     }
   }
   return part;

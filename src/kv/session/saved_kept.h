@@ -42,9 +42,10 @@ Status CheckKept(const SavedKept& kept, const CacheFormat& format, int64_t token
 
 // Of the tables by layer those of some heads, ascending in each layer: [layers][heads].
 using LayerHeads = std::vector<std::vector<int>>;
-// What `whole`, of `all` heads in each layer, says of some of them; and `parts`, which have them
-// all between them, as one.
-SavedKept PartOfKept(const SavedKept& whole, int all, const LayerHeads& heads);
+// What `whole`, of `all` heads in each layer, says of some of them, and behind these, up to so many
+// places in each layer, that nothing is kept of zeros; and `parts`, which have all heads between
+// them, as one.
+SavedKept PartOfKept(const SavedKept& whole, int all, const LayerHeads& heads, int places = 0);
 SavedKept JoinKept(std::span<const SavedKept> parts, int all, std::span<const LayerHeads> heads);
 
 void PutKept(const SavedKept& kept, WireWriter* out);

@@ -34,21 +34,22 @@ bool ProductFits(std::initializer_list<int64_t> factors) {
   return product < std::numeric_limits<int64_t>::max() / 2;
 }
 
-// Each head of the store is one of the session's, and no other one.
+// Each head of the store is another one of the session's, but for zeros.
 Status CheckSessionHeads(const StoreOptions& options) {
   const CacheFormat& format = options.format;
   const SessionHeads& heads = options.session_heads;
   const auto fit = [&](const std::vector<int>& own) {
-    return std::ssize(own) == format.kv_heads && own.front() >= 0 && own.back() < heads.all &&
-           std::is_sorted(own.begin(), own.end(), std::less_equal<>());
+    return own.empty() ||
+           (std::ssize(own) <= format.kv_heads && own.front() >= 0 && own.back() < heads.all &&
+            std::is_sorted(own.begin(), own.end(), std::less_equal<>()));
   };
   if (format.group_heads == 1 && std::ssize(heads.own) == format.layers &&
       std::all_of(heads.own.begin(), heads.own.end(), fit)) {
     return OkStatus();
   }
   return Status(StatusCode::kInvalidArgument,
-                "KV store: of a session's heads a store has others in each layer, as many as it "
-                "has heads, in head groups of one");
+                "KV store: of a session's heads a store has others in each layer, at most as many "
+                "as it has heads, in head groups of one");
 }
 
 Status CheckX(const StoreOptions& options) {

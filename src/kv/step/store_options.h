@@ -18,7 +18,9 @@ namespace headway::kv {
 // What a store of a rank has of the KV heads of a session that ranks share.
 struct SessionHeads {
   int all = 0;  // of the session; 0: the store has them all, in their order
-  std::vector<std::vector<int>> own = {};  // [layers]: of each head of the store, the session's
+  // [layers]: of each head of the store, the session's. A layer may have fewer than the store: what
+  // is behind them are zeros, which the session does not hold.
+  std::vector<std::vector<int>> own = {};
 };
 
 struct StoreOptions {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +28,9 @@ Status SessionKeeper::VisitSlabs(const Sequence& sequence, Visit&& visit) {
   Status status;
   for (const PageTable& table : sequence.tables.all()) {
     table.ForEachSlab([&](int, int segment, SlabId id) {
-      if (status.ok()) status = visit((*cache_.slabs)[id], segment, table.PagesIn(segment));
+      Slab& slab = (*cache_.slabs)[id];
+      if (!status.ok() || slab.group >= GroupsInSession(slab.layer)) return;
+      status = visit(slab, segment, table.PagesIn(segment));
     });
   }
   return status;
@@ -57,6 +60,12 @@ Status SessionKeeper::WriteSlabs(const Sequence& sequence) {
   cache_.disk.ReclaimAll();  // the manifest needs slots too
   // What a lane that failed has copied, now or before, is not what the manifest would say.
   return status.ok() ? cache_.LaneStatus() : status;
+}
+
+int SessionKeeper::GroupsInSession(int layer) const {
+  const SessionHeads& heads = cache_.options.session_heads;
+  if (heads.all == 0) return cache_.format.head_groups(layer);
+  return static_cast<int>(heads.own[static_cast<size_t>(layer)].size());
 }
 
 int SessionKeeper::InSession(int layer, int group) const {
@@ -137,7 +146,15 @@ Status SessionKeeper::DescribeKept(const Sequence& sequence, SavedKept* kept) {
     kept->positions.emplace_back(positions.begin(), positions.end());
   }
   kept->open.resize(static_cast<size_t>(OpenPageBytes(cache_.format, sequence.length)));
-  return CopyOpenPages(sequence, OpenPagesTo::kSession, kept->open.data());
+  const Status status = CopyOpenPages(sequence, OpenPagesTo::kSession, kept->open.data());
+  LayerHeads saved(static_cast<size_t>(cache_.format.layers));
+  for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    saved[static_cast<size_t>(layer)].resize(static_cast<size_t>(GroupsInSession(layer)));
+    std::iota(saved[static_cast<size_t>(layer)].begin(), saved[static_cast<size_t>(layer)].end(),
+              0);
+  }
+  *kept = PartOfKept(*kept, cache_.format.kv_heads, saved);
+  return status;
 }
 
 Status SessionKeeper::CopyOpenPages(const Sequence& sequence, OpenPagesTo to, std::byte* bytes) {
@@ -207,33 +224,40 @@ Result<SequenceId> SessionKeeper::Restore() {
   if (manifest.kept.has_value()) {
     const SessionHeads& heads = cache_.options.session_heads;
     const Status s = RestoreKept(
-        heads.all == 0 ? *manifest.kept : PartOfKept(*manifest.kept, heads.all, heads.own),
+        heads.all == 0 ? *manifest.kept
+                       : PartOfKept(*manifest.kept, heads.all, heads.own, cache_.format.kv_heads),
         &sequence);
     if (!s.ok()) {
       sequences_.DropSequence(sequence);
       return s;
     }
-    AdoptSlabs(manifest, &sequence);
-    return made;
+  } else {
+    ResizeTables(first, &sequence);
   }
-  const int64_t pages = cache_.math.ClosedPages(length);
+  if (Status s = AdoptSlabs(manifest, &sequence); !s.ok()) {
+    sequences_.DropSequence(sequence);
+    return s;
+  }
+  return made;
+}
+
+void SessionKeeper::ResizeTables(std::span<const int> first, Sequence* sequence) {
+  const int64_t pages = cache_.math.ClosedPages(sequence->length);
   for (int layer = 0; layer < cache_.format.layers; ++layer) {
-    for (PageTable& table : sequence.tables.of_layer(layer)) {
+    for (PageTable& table : sequence->tables.of_layer(layer)) {
       table.Resize(cache_.math.Segments(pages), ReleaserOf(*cache_.slabs));
       table.set_pages(pages);
       table.FreeBefore(first[static_cast<size_t>(layer)], ReleaserOf(*cache_.slabs));
     }
   }
-  AdoptSlabs(manifest, &sequence);
-  return made;
 }
 
-void SessionKeeper::AdoptSlabs(const Manifest& manifest, Sequence* sequence) {
+Status SessionKeeper::AdoptSlabs(const Manifest& manifest, Sequence* sequence) {
   const CacheFormat& format = cache_.format;
   // [layers, head groups of the session]: those of the store.
   std::vector<std::map<int, int>> groups(static_cast<size_t>(format.layers));
   for (int layer = 0; layer < format.layers; ++layer) {
-    for (int group = 0; group < format.head_groups(layer); ++group) {
+    for (int group = 0; group < GroupsInSession(layer); ++group) {
       groups[static_cast<size_t>(layer)][InSession(layer, group)] = group;
     }
   }
@@ -250,6 +274,29 @@ void SessionKeeper::AdoptSlabs(const Manifest& manifest, Sequence* sequence) {
                   cache_.slabs->Adopt(saved.layer, group, saved.segment, std::move(copy)));
   }
   restored_ = true;
+  return AdoptZeros(sequence);
+}
+
+// On disk, where the others are: what brings these up, or streams them, does so with zeros.
+Status SessionKeeper::AdoptZeros(Sequence* sequence) {
+  std::vector<SlabId> zeros;
+  for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    for (int group = GroupsInSession(layer); group < cache_.format.head_groups(layer); ++group) {
+      PageTable& table = sequence->tables.of(layer, group);
+      for (int segment = table.first_kept(); segment < table.segments(); ++segment) {
+        Result<SlabId> slab = cache_.slabs->NewZeros(layer, group, segment, table.PagesIn(segment));
+        if (!slab.ok()) return slab.status();
+        table.Exchange(group, segment, *slab);
+        zeros.push_back(*slab);
+      }
+    }
+  }
+  for (const SlabId id : zeros) {
+    const Slab& slab = (*cache_.slabs)[id];
+    cache_.lanes.HostWait(slab.written);
+    if (Status s = slab.disk->Check(slab.pages); !s.ok()) return s;
+  }
+  return OkStatus();
 }
 
 Status SessionKeeper::BringUpSegment(std::span<const SlabId> slabs, int64_t position,

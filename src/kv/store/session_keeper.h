@@ -28,7 +28,8 @@ class SessionKeeper {
                  const UpProgress& progress);
 
  private:
-  // Calls visit(slab, segment, its closed pages of this sequence) until one fails.
+  // Calls visit(slab, segment, its closed pages of this sequence) for what the session holds, until
+  // one fails.
   template <typename Visit>
   Status VisitSlabs(const Sequence& sequence, Visit&& visit);
   // Of a sequence of which each head has some tokens: fills in what the manifest says of these, and
@@ -38,10 +39,16 @@ class SessionKeeper {
   // The tokens behind the last whole page, as SavedKept::open has them, to or from `bytes`.
   enum class OpenPagesTo { kSession, kSequence };
   Status CopyOpenPages(const Sequence& sequence, OpenPagesTo to, std::byte* bytes);
+  // Head groups of a layer that the session has; those behind them are zeros.
+  int GroupsInSession(int layer) const;
   // As the session knows a head group of the store.
   int InSession(int layer, int group) const;
-  // Gives the sequence's tables the slabs of the manifest that are of the store's heads.
-  void AdoptSlabs(const Manifest& manifest, Sequence* sequence);
+  // Makes room in the tables of a sequence whose layers begin at these segments.
+  void ResizeTables(std::span<const int> first, Sequence* sequence);
+  // Gives the sequence's tables the slabs of the manifest that are of the store's heads, and slabs
+  // of zeros behind them.
+  Status AdoptSlabs(const Manifest& manifest, Sequence* sequence);
+  Status AdoptZeros(Sequence* sequence);
   // Brings a copy of every slab to disk, and waits for it.
   Status WriteSlabs(const Sequence& sequence);
   // Those of a segment, which lie on disk.

@@ -39,10 +39,15 @@ Status Make(StoreOptions options, int heads_in_file) {
 TEST(SharedSession, TakesHeadsOfItsSession) {
   EXPECT_TRUE(Make(Half(), 6).ok());
   EXPECT_EQ(Make(Half(), 5).code(), StatusCode::kInvalidArgument);
+  StoreOptions fewer = Half();
+  fewer.session_heads.own = {{2, 4}, {}};
+  EXPECT_TRUE(Make(fewer, 6).ok());
   const std::function<void(StoreOptions*)> wrong[] = {
       [](StoreOptions* options) { options->format.group_heads = 2; },
       [](StoreOptions* options) { options->session_heads.own.pop_back(); },
-      [](StoreOptions* options) { options->session_heads.own[1].pop_back(); },
+      [](StoreOptions* options) {
+        options->session_heads.own[1] = {0, 1, 2, 3};
+      },
       [](StoreOptions* options) {
         options->session_heads.own[0] = {0, 0, 1};
       },

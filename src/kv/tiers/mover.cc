@@ -1,6 +1,7 @@
 #include "kv/tiers/mover.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -166,6 +167,14 @@ Fence Mover::WriteDisk(const SlabPages& pages, const std::byte* from, const Fenc
   Fence ready;
   ready.Add(Lane::kDiskWrite, lanes_->Mark(Lane::kDiskWrite));
   return ready;
+}
+
+Fence Mover::WriteZeros(const SlabPages& pages, const std::shared_ptr<DiskCopy>& to) {
+  Bounce& bounce = NextBounce();
+  lanes_->HostWait(bounce.used);
+  std::memset(bounce.data, 0, static_cast<size_t>(pages.layout->slab_bytes));
+  bounce.used = WriteDisk(pages, bounce.data, Fence(), to);
+  return bounce.used;
 }
 
 Mover::Copied Mover::CopyFromDisk(const SlabPages& pages, const Place& from, const Fence& written,

@@ -65,6 +65,9 @@ class Mover {
   // when the slab may be written to. Returns when they are in place.
   Fence Append(const SlabPages& pages, const ClosedRows& from, const Place& to, const Fence& used);
 
+  // Writes pages of zeros to a slot. Returns when they are in place.
+  Fence WriteZeros(const SlabPages& pages, const std::shared_ptr<DiskCopy>& to);
+
  private:
   struct Bounce {
     std::byte* data;

@@ -163,6 +163,16 @@ SlabId Slabs::Adopt(int layer, int group, int segment, std::shared_ptr<DiskCopy>
   return id;
 }
 
+Result<SlabId> Slabs::NewZeros(int layer, int group, int segment, int pages) {
+  Result<Vacancy> vacancy = Take(SlabKind::kKeysValues, Tier::kDisk);
+  if (!vacancy.ok()) return vacancy.status();
+  const SlabId id = Adopt(layer, group, segment, std::move(vacancy->place.disk));
+  Slab& slab = (*this)[id];
+  slab.pages = pages;
+  slab.written = mover_->WriteZeros(PagesOf(slab, 0, pages), slab.disk);
+  return id;
+}
+
 void Slabs::BeginStep() {
   for (const SlabHomes& homes : homes_) homes.placement->BeginStep();
 }

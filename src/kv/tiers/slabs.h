@@ -86,6 +86,8 @@ class Slabs {
   Result<SlabId> CopyOf(SlabId from, int pages);
   // A full or partial slab of keys and values that lies in a slot already.
   SlabId Adopt(int layer, int group, int segment, std::shared_ptr<DiskCopy> disk);
+  // One of zeros, on its way to the disk.
+  Result<SlabId> NewZeros(int layer, int group, int segment, int pages);
   void AddRef(SlabId id) {
     ++(*this)[id].refs;
     ++changes_;
