@@ -37,12 +37,13 @@ constexpr float LogitOf(float dot, float scale) {
 // frequency: whole quarter turns are left out in doubles, so that the angle is right at any
 // position, and the rest, at most an eighth of a turn, is that of the first terms of both series,
 // within 3e-7.
+inline constexpr double kQuartersOfRadian = 0.63661977236758134;  // 2 / pi
+inline constexpr double kRadiansOfQuarter = 1.5707963267948966;
 constexpr Pair AngleAt(int64_t position, float inv_freq) {
-  constexpr double kQuarters = 0.63661977236758134;  // of a turn in a radian: 2 / pi
-  constexpr double kQuarter = 1.5707963267948966;
-  const double quarters = static_cast<double>(position) * static_cast<double>(inv_freq) * kQuarters;
+  const double quarters =
+      static_cast<double>(position) * static_cast<double>(inv_freq) * kQuartersOfRadian;
   const auto whole = static_cast<int64_t>(quarters + 0.5);
-  const auto x = static_cast<float>((quarters - static_cast<double>(whole)) * kQuarter);
+  const auto x = static_cast<float>((quarters - static_cast<double>(whole)) * kRadiansOfQuarter);
   const float square = x * x;
   const float sin_series =
       -1.0f / 6 + square * (1.0f / 120 + square * (-1.0f / 5040 + square * (1.0f / 362880)));

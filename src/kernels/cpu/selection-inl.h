@@ -42,23 +42,12 @@ HWY_INLINE V LoadKeys(const std::byte* row, int64_t index, int64_t dim) {
 
 static_assert(selection::kDotLanes % kLanes == 0);
 
-// As selection::SumOfLanes, over vectors that have kDotLanes lanes together.
-HWY_INLINE float SumOf(const V (&lanes)[selection::kDotLanes / kLanes]) {
+// The product of a query and a key, both padded with zeros to whole kDotLanes, the key aligned: the
+// last four lanes of selection::SumOfLanes.
+HWY_INLINE hn::Vec<F4> LastLanes(const float* q, const float* key, int64_t padded_dim) {
+  const D d;
   const hn::Full256<float> d8;
   const F4 d4;
-#if HWY_TARGET == HWY_AVX3
-  const auto eight = hn::Add(hn::LowerHalf(d8, lanes[0]), hn::UpperHalf(d8, lanes[0]));
-#else
-  const auto eight = hn::Add(lanes[0], lanes[1]);
-#endif
-  alignas(16) float four[4];
-  hn::Store(hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight)), d4, four);
-  return (four[0] + four[2]) + (four[1] + four[3]);
-}
-
-// The product of a query and a key, both padded with zeros to whole kDotLanes; the key is aligned.
-HWY_INLINE float Dot(const float* q, const float* key, int64_t padded_dim) {
-  const D d;
   constexpr int kVectors = selection::kDotLanes / kLanes;
   V lanes[kVectors];
   for (V& sum : lanes) sum = hn::Zero(d);
@@ -69,7 +58,33 @@ HWY_INLINE float Dot(const float* q, const float* key, int64_t padded_dim) {
       lanes[v] = hn::Add(lanes[v], hn::Mul(hn::LoadU(d, q + at), hn::Load(d, key + at)));
     }
   }
-  return SumOf(lanes);
+#if HWY_TARGET == HWY_AVX3
+  const auto eight = hn::Add(hn::LowerHalf(d8, lanes[0]), hn::UpperHalf(d8, lanes[0]));
+#else
+  const auto eight = hn::Add(lanes[0], lanes[1]);
+#endif
+  return hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight));
+}
+
+HWY_INLINE float Dot(const float* q, const float* key, int64_t padded_dim) {
+  alignas(16) float four[4];
+  hn::Store(LastLanes(q, key, padded_dim), F4(), four);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// The same of four queries.
+HWY_INLINE hn::Vec<F4> Dots(const float* q, const float* key, int64_t padded_dim) {
+  const F4 d;
+  const hn::Repartition<double, F4> pairs;
+  const auto a = LastLanes(q, key, padded_dim), b = LastLanes(q + padded_dim, key, padded_dim);
+  const auto c = LastLanes(q + 2 * padded_dim, key, padded_dim);
+  const auto e = LastLanes(q + 3 * padded_dim, key, padded_dim);
+  const auto ab =
+      hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto ce =
+      hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, ab, ce)),
+                 hn::BitCast(d, hn::InterleaveUpper(pairs, ab, ce)));
 }
 
 using D16 = hn::ScalableTag<int16_t>;

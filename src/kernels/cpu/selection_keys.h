@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/isa.h"
@@ -17,7 +18,7 @@ namespace headway::cpu {
 
 // Neighbouring slots of a page, to be multiplied with the queries of a group.
 struct LogitTask {
-  const PageFormat& format;
+  const PageFormat* format = nullptr;
   const std::byte* page = nullptr;
   const std::byte* params = nullptr;  // of an encoded page
   int64_t first_slot = 0;
@@ -60,15 +61,26 @@ class KeyScores {
   };
   // Keys of a head from `key` on, counted from its first block; they are neighbours in a page.
   LogitTask TaskOf(int64_t head, int64_t key, int64_t count, float* logits) const;
-  // Of a key without its rotation, turned back by so many positions more.
-  float KeyScore(int64_t head, int64_t key, int64_t back) const;
-  float ChunkScore(int64_t head, selection::KeyRange keys, int64_t chunks_left) const;
+  // A descent from a chunk's keys to the one that stands for it.
+  struct Descent {
+    selection::KeyRange keys;
+    int64_t chunks_left = 0;
+    bool ended = false;
+    float score = 0.0f;  // the larger one of the last two
+    LogitTask next[2];   // the keys that it compares, or the only one as the second
+  };
+  // Of a key without its rotation, turned back by so many positions more; has it come from memory.
+  LogitTask Fetch(int64_t head, int64_t key, int64_t back) const;
+  float ScoreOf(LogitTask* key) const;
+  void FetchNext(int64_t head, Descent* descent) const;
+  void Descend(int64_t head, Descent* descent) const;
+  void ScoreChunks(int64_t head, int64_t chunks_left, std::span<Chunk> chunks) const;
   std::vector<Chunk> CutChunks(int64_t head, int64_t blocks,
                                const std::vector<Chunk>& survivors) const;
   // What survives the item's stages, those of earlier calls as they were listed.
   std::vector<Chunk> Survivors(int64_t head, const SelectItem& item) const;
 
-  void (*const logits_)(const LogitTask& task);
+  float (*const logits_)(const LogitTask& task);  // returns the largest
   const SelectionOps& ops_;
   const PageFormat& format_;
   const int64_t block_slots_;
