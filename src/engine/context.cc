@@ -379,7 +379,7 @@ std::vector<LaneReport> Context::Lanes() const {
 void Context::ResetLanes() { impl_->trace.ResetTotals(); }
 
 std::vector<std::vector<double>> Context::AttendSeconds(Progress::Phase phase) const {
-  return impl_->AttendSecondsOfRanks(phase == Progress::Phase::kDecode);
+  return impl_->AttendSecondsOfRanks(phase);
 }
 
 }  // namespace headway

@@ -140,7 +140,7 @@ struct Context::Impl {
   Status CheckOneRank(const char* what) const;
   int64_t TierBytes(Tier tier) const;  // of this rank
   int64_t TierBytesOfRanks(Tier tier) const;
-  std::vector<std::vector<double>> AttendSecondsOfRanks(bool decode) const;
+  std::vector<std::vector<double>> AttendSecondsOfRanks(Progress::Phase phase) const;
 
   explicit Impl(const ContextParts& p);
 

@@ -80,14 +80,14 @@ int64_t Context::Impl::TierBytesOfRanks(Tier tier) const {
   return all.ok() ? std::accumulate(all->begin(), all->end(), int64_t{0}) : 0;
 }
 
-std::vector<std::vector<double>> Context::Impl::AttendSecondsOfRanks(bool decode) const {
+std::vector<std::vector<double>> Context::Impl::AttendSecondsOfRanks(Progress::Phase phase) const {
   std::vector<std::vector<double>> seconds;
   const auto add = [&](std::span<const int64_t> layers_ns) {
     std::vector<double>& of_rank = seconds.emplace_back();
     for (const int64_t ns : layers_ns) of_rank.push_back(static_cast<double>(ns) * 1e-9);
   };
-  const auto of = [decode](const Impl& rank) {
-    std::vector<int64_t> ns = rank.trace.attend_ns(decode);
+  const auto of = [phase](const Impl& rank) {
+    std::vector<int64_t> ns = rank.trace.attend_ns(phase == Progress::Phase::kDecode);
     ns.resize(static_cast<size_t>(rank.parts.model->shape().layers));
     return ns;
   };
@@ -98,7 +98,7 @@ std::vector<std::vector<double>> Context::Impl::AttendSecondsOfRanks(bool decode
   }
   const std::vector<int64_t> own = of(*this);
   // What cannot be asked any more has not attended: the next call says why.
-  (void)Together(*processes, OrderTo(Order::kAttended, static_cast<int>(decode)), [&] {
+  (void)Together(*processes, OrderTo(Order::kAttended, static_cast<int>(phase)), [&] {
     const Result<std::vector<int64_t>> all = processes->Gather(own);
     if (!all.ok()) return all.status();
     for (size_t at = 0; at < all->size(); at += own.size()) {

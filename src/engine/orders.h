@@ -25,7 +25,7 @@ enum class Order : uint8_t {
   kFill,       // context, slot, tokens, seed, spread
   kReset,      // context
   kTierBytes,  // context, tier
-  kAttended,   // context, whether in decode
+  kAttended,   // context, in which phase
 };
 
 // Every member: one that is added to the options is added here.

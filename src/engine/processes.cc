@@ -61,10 +61,9 @@ class Servant {
         return OkStatus();
       }
       case Order::kAttended: {
-        int decode = 0;
-        wire(decode);
-        contexts_.at(id_)->AttendSeconds(decode != 0 ? Progress::Phase::kDecode
-                                                     : Progress::Phase::kPrefill);
+        int phase = 0;
+        wire(phase);
+        contexts_.at(id_)->AttendSeconds(static_cast<Progress::Phase>(phase));
         return OkStatus();
       }
     }

@@ -66,7 +66,8 @@ class SalientPath : public AttentionPath {
   const PathParts parts_;
   StepContext& context_;
   Salience& salience_;
-  std::vector<Salience::Chosen*> chosen_;  // [entries] of the step; null: read whole
+  std::vector<Salience::Chosen*> chosen_;    // [entries] of the step; null: read whole
+  std::vector<Salience::Chosen*> choosing_;  // those that are not null
   bool any_ = false;
   // Slabs that are held in place, layer by layer: those of which the window of an entry that is
   // weighed has something, or that have something before that of an entry that chooses anew.
@@ -310,10 +311,10 @@ void SalientPath::EndLayer(int layer) {
 
 Status SalientPath::EndLayers() {
   if (!any_ || reselection_.has_value()) return OkStatus();
-  std::vector<Salience::Chosen*> all;
-  std::copy_if(chosen_.begin(), chosen_.end(), std::back_inserter(all),
+  choosing_.clear();
+  std::copy_if(chosen_.begin(), chosen_.end(), std::back_inserter(choosing_),
                [](const auto* each) { return each != nullptr; });
-  return salience_.ChooseFromLeaving(all);
+  return salience_.ChooseFromLeaving(choosing_);
 }
 
 void SalientPath::EndStep() {
