@@ -93,6 +93,24 @@ TEST_P(DiskLists, WherePagesLieNeverChangesABit) {
   }
 }
 
+// Head groups of a segment, of which the first ones alone lie on disk: what is oldest goes first.
+TEST_P(DiskLists, ASegmentLiesOnDiskWhereOneOfItsSlabsDoes) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 36);
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(40);
+  config.group_heads = 1;
+  const LogitRows expected = RunTokens(*model, OnDisk(config, 1 << 20), tokens, 20);
+  const int64_t slabs = CeilDiv(400, config.page_slots * config.segment_pages) *
+                        model->shape().layers * model->shape().kv_heads;
+  for (int64_t missing = 1; missing <= model->shape().layers * model->shape().kv_heads; ++missing) {
+    HarnessConfig other = OnDisk(config, 3, slabs - 3 - missing);
+    other.placement = kv::PlacementKind::kRecent;
+    ExpectSameBits(expected, RunTokens(*model, other, tokens, 20),
+                   std::to_string(missing) + " slabs on disk");
+  }
+}
+
 // Beside a device whose memory the host does not read, and whose kernels come late.
 TEST_P(DiskLists, ListsThatComeDownLateAreTheSame) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
@@ -136,6 +154,37 @@ TEST_P(DiskLists, LongListsComeInParts) {
   }
 }
 
+// Cuts the lists of first heads to a few blocks.
+class CutsFirstLists : public ForwardingKernels {
+ public:
+  using ForwardingKernels::ForwardingKernels;
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+    for (const SelectItem& item : items) {
+      stream.Copy(reinterpret_cast<std::byte*>(item.counts),
+                  reinterpret_cast<const std::byte*>(&few_), sizeof(few_));
+    }
+  }
+
+ private:
+  const int32_t few_ = 8;
+};
+
+// A group's rounds are as many as its longest list has parts.
+TEST_P(DiskLists, TheListsOfAGroupMayBeOfQuiteOtherLengths) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(1700, 96, 37);
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(1200);
+  config.wrap_kernels = [](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<CutsFirstLists>(std::move(kernels));
+  };
+  const LogitRows expected = RunTokens(*model, OnDisk(config, 1 << 20), tokens, 4);
+  ExpectSameBits(expected, RunTokens(*model, OnDisk(config, 20, 100), tokens, 4), "on disk");
+}
+
 // Selectors that read keys to choose leave slabs on disk to exact attention.
 TEST_P(DiskLists, WhatIsChosenByKeysIsReadWhole) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
@@ -154,7 +203,9 @@ TEST_P(DiskLists, BatchesLiveAsThoseInMemory) {
   const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
   HarnessConfig memory = OnDisk(HarnessConfig::Default(), 1 << 20);
   memory.selection = PolicyOf(8);
-  ExpectBatchesNear(*model, {memory, OnDisk(memory), OnDisk(memory, 4, 4)});
+  HarnessConfig apart = OnDisk(memory);
+  apart.apart = true;  // each sequence's lists are copied down to a place of their own
+  ExpectBatchesNear(*model, {memory, OnDisk(memory), OnDisk(memory, 4, 4), apart});
 }
 
 // Of a step that is the first to choose, as often as it lists them; later ones find pages that they

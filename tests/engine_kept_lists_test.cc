@@ -108,20 +108,28 @@ TEST_P(KeptLists, CandidatesServeSomeSteps) {
   ExpectSameBits(all, run(kept, 40), "all keys are candidates");
 }
 
-// Notes the first stage that each choice of the first layer renews.
+// Notes the first stage that each choice of the first layer renews, and where far blocks end then.
 class NotesStages : public ForwardingKernels {
  public:
-  NotesStages(std::unique_ptr<Kernels> inner, int64_t layers, std::vector<int>* stages)
-      : ForwardingKernels(std::move(inner)), layers_(layers), stages_(stages) {}
+  NotesStages(std::unique_ptr<Kernels> inner, int64_t layers, std::vector<int>* stages,
+              std::vector<int64_t>* far_ends = nullptr)
+      : ForwardingKernels(std::move(inner)),
+        layers_(layers),
+        stages_(stages),
+        far_ends_(far_ends) {}
   void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const SelectItem> items) override {
-    if (calls_++ % layers_ == 0) stages_->push_back(items[0].first_stage);
+    if (calls_++ % layers_ == 0) {
+      stages_->push_back(items[0].first_stage);
+      if (far_ends_ != nullptr) far_ends_->push_back(items[0].budget.far_end);
+    }
     ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
   }
 
  private:
   const int64_t layers_;
   std::vector<int>* const stages_;
+  std::vector<int64_t>* const far_ends_;  // null: they are not noted
   int64_t calls_ = 0;
 };
 
@@ -151,6 +159,29 @@ TEST_P(KeptLists, StagesAreRenewedInTheirOwnTime) {
                                       0, 2, 1, 2, 1, 2, 0, 2, 1, 2}));
   // The first step of all chooses for itself.
   ExpectSameBits(run(KeepsSurvivors(24, 1, 1, 1), 1), run(KeepsSurvivors(24, 8, 4, 2), 1), "one");
+}
+
+// Until the first stage is renewed, choices are among the keys that were far then.
+TEST_P(KeptLists, KeysThatWereRecentStaySoUntilTheFirstStageIsRenewed) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  HarnessConfig config = HarnessConfig::Default();
+  std::vector<int> stages;
+  std::vector<int64_t> far_ends;
+  config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<NotesStages>(std::move(kernels), model->shape().layers, &stages,
+                                         &far_ends);
+  };
+  config.selection = KeepsSurvivors(24, 8, 4, 2);
+  RunTokens(*model, config, RandomTokens(330, 96, 16), 22);
+  ASSERT_EQ(far_ends.size(), 11u);  // from position 308 on, every second one chooses
+  int64_t older = 0;                // that another budget would have moved on
+  for (size_t i = 0; i < far_ends.size(); ++i) {
+    const auto position = 308 + 2 * static_cast<int64_t>(i);
+    const int64_t own = (position + 1 - config.selection.recent) / 8;
+    EXPECT_EQ(far_ends[i], stages[i] == 0 ? own : far_ends[i - 1]) << "at " << position;
+    older += far_ends[i] < own ? 1 : 0;
+  }
+  EXPECT_GT(older, 0);
 }
 
 // Where all chunks survive, a stage that is not renewed misses none.

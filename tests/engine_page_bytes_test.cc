@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kv/tiers/page_cache.h"
 #include "support/grid.h"
 #include "support/plain_lines.h"
 #include "support/selection_policies.h"
@@ -16,7 +17,8 @@ namespace headway::testing {
 namespace {
 
 constexpr int64_t kPrompt = 250, kSteps = 40;
-constexpr int64_t kForAll = int64_t{512} << 10;  // bytes of lines that hold every block
+constexpr int64_t kForFew = int64_t{20} << 10;   // bytes of lines that hold few blocks
+constexpr int64_t kForAll = int64_t{512} << 10;  // or every block
 
 class PageBytes : public ::testing::TestWithParam<Encoding> {};
 
@@ -50,7 +52,7 @@ TEST_P(PageBytes, OverTheBusAreThoseOfTheBlocksThatNoLineHeld) {
   config.selection = PolicyOf(48);
   for (const int group_heads : {1, 2}) {
     for (const int64_t device_slabs : {0, 8}) {
-      for (const int64_t bytes : {int64_t{20} << 10, int64_t{60} << 10, kForAll}) {
+      for (const int64_t bytes : {kForFew, int64_t{60} << 10, kForAll}) {
         SCOPED_TRACE(std::to_string(bytes) + " bytes, " + std::to_string(device_slabs) +
                      " slabs on the device, groups of " + std::to_string(group_heads));
         config.group_heads = group_heads;
@@ -77,8 +79,56 @@ TEST_P(PageBytes, OverTheBusAreThoseOfTheBlocksThatNoLineHeld) {
           // A line that was there may give way before its block is asked for.
           EXPECT_GE(static_cast<double>(moved), missed);
         }
+        // Those of earlier steps do: more blocks come than there are lines.
+        if (bytes == kForFew) {
+          EXPECT_GT(brought, kv::PageCacheSets(seen.line_bytes, bytes) * BlockCache::kWays);
+        }
       }
     }
+  }
+}
+
+TEST_P(PageBytes, BlocksOnTheDeviceTakeNoLines) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kBF16));
+  HarnessConfig config = HarnessConfig::Default();
+  config.encoding = GetParam();
+  config.selection = PolicyOf(48);
+  config.page_cache_bytes = kForAll;
+  const auto [seen, reads] = Decode(*model, config);
+  EXPECT_EQ(seen.listed, 0);
+  EXPECT_EQ(seen.moved_lines, 0);
+  EXPECT_EQ(reads.bytes, 0);
+}
+
+// Of each sequence of a step once, whichever layer is the first that chooses.
+TEST(CachedTokens, AreThoseOfAllSequencesOfAStep) {
+  ModelConfig tiny = TinyConfig(DType::kBF16);
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(48);
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.page_cache_bytes = int64_t{60} << 10;
+  for (const std::vector<int64_t>& windows : {tiny.windows, {40, 0, 0}}) {
+    SCOPED_TRACE("a first window of " + std::to_string(windows[0]));
+    tiny.windows = windows;
+    const std::unique_ptr<Model> model = Tiny(tiny);
+    const RopeFrequencies rope = RopeOf(*model, kPrompt + kSteps);
+    Result<std::unique_ptr<StepHarness>> h =
+        StepHarness::Create(*model, config, 2, kPrompt + kSteps);
+    ASSERT_TRUE(h.ok()) << h.status().message();
+    std::vector<kv::SequenceId> sequences;
+    const std::vector<TokenId> tokens = RandomTokens(kPrompt, 96, 42);
+    for (int i = 0; i < 2; ++i) {
+      sequences.push_back(*(*h)->NewSequence());
+      ASSERT_TRUE((*h)->Append(sequences.back(), tokens, rope).ok());
+    }
+    for (size_t step = 0; step < kSteps; ++step) {
+      const StepInput inputs[] = {
+          {sequences[0], std::span(tokens).subspan(step, 1), &rope, LogitsMode::kAll},
+          {sequences[1], std::span(tokens).subspan(step, 1), &rope, LogitsMode::kAll}};
+      ASSERT_TRUE((*h)->Step(inputs).ok());
+    }
+    EXPECT_EQ((*h)->store().PageCacheReads().tokens, 2 * kSteps);
   }
 }
 

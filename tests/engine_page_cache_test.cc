@@ -83,6 +83,24 @@ class NamesBlocks : public ForwardingKernels {
   NamedBlocks& named_;
 };
 
+// Counts a block as found for each call of a kernel, where kernels count none themselves.
+class CountsCalls : public ForwardingKernels {
+ public:
+  CountsCalls(std::unique_ptr<Kernels> inner, int64_t* decode, int64_t* prompts)
+      : ForwardingKernels(std::move(inner)), decode_(*decode), prompts_(*prompts) {}
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    ++items[0].cache.reads[BlockCache::kFound];
+    ++(items[0].rows > 1 ? prompts_ : decode_);
+    ForwardingKernels::AttendBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  int64_t& decode_;
+  int64_t& prompts_;
+};
+
 // Three sequences that are begun, forked, cut back and dropped, and grow by prompts and by single
 // tokens: the logits of all, the same way for the same seed.
 LogitRows Live(Model& model, const HarnessConfig& config, uint64_t seed) {
@@ -159,6 +177,33 @@ TEST_P(PageCaches, NoSizeAndNoResidenceChangesABitOfALife) {
       }
     }
   }
+}
+
+TEST_P(PageCaches, ReadsOfPromptsAndOfDecodeAreCountedApart) {
+  if (TestDevice() != "cpu") GTEST_SKIP() << "kernels count";
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  int64_t decode = 0, prompts = 0;
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(24);
+  config.selection.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  config.placement = kv::PlacementKind::kHostOnly;
+  config.device_slabs = 0;
+  config.page_cache_bytes = 200 << 10;
+  config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<CountsCalls>(std::move(kernels), &decode, &prompts);
+  };
+  Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400);
+  ASSERT_TRUE(h.ok()) << h.status().message();
+  const kv::SequenceId sequence = *(*h)->NewSequence();
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 6);
+  const RopeFrequencies rope = RopeOf(*model, 400);
+  ASSERT_TRUE((*h)->Append(sequence, tokens, rope).ok());
+  ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(1), rope).ok());
+  EXPECT_GT(prompts, decode);
+  EXPECT_GT(decode, 0);
+  const kv::PageCache::Reads reads = (*h)->store().PageCacheReads();
+  EXPECT_EQ(reads.decode[BlockCache::kFound], decode);
+  EXPECT_EQ(reads.prompts[BlockCache::kFound], prompts);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, PageCaches, ::testing::Values(DType::kF32, DType::kBF16),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <list>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +57,34 @@ HarnessConfig ListingAll(HarnessConfig config, int64_t keys, int64_t* calls) {
   return config;
 }
 
+// Notes what is chosen for.
+class SeesChoices : public ForwardingKernels {
+ public:
+  SeesChoices(std::unique_ptr<Kernels> inner, std::vector<SelectItem>* seen)
+      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    seen_.insert(seen_.end(), items.begin(), items.end());
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  std::vector<SelectItem>& seen_;
+};
+
+std::vector<SelectItem> ChoicesOf(Model& model, const kv::SelectionPolicy& policy,
+                                  std::span<const TokenId> tokens, int64_t decode) {
+  std::vector<SelectItem> seen;
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = policy;
+  config.wrap_kernels = [&seen](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<SeesChoices>(std::move(kernels), &seen);
+  };
+  RunTokens(model, config, tokens, decode);
+  return seen;
+}
+
 class Selection : public ::testing::TestWithParam<DType> {};
 
 // How a cache is cut, and whether a CPU adds up a list of all keys in the order of exact attention
@@ -103,6 +132,24 @@ TEST_P(Selection, KeysThatAreAllListedAreAttendedToExactly) {
       }
     }
   }
+}
+
+// Where keys are read to choose, slabs on disk are left to other paths: those of the first
+// segments, so that what is listed ends where the open page begins, and still is not all in front
+// of it.
+TEST_P(Selection, WhatIsListedIsMergedWithWhatOthersRead) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(400, 96, 28);
+  HarnessConfig config = HarnessConfig::Default();
+  const LogitRows expected = RunTokens(*model, config, tokens, 20);
+  int64_t calls = 0;
+  config = ListingAll(config, 120, &calls);
+  config.selection = PolicyOf(120, SummaryKind::kMasses);
+  config.placement = kv::PlacementKind::kRecent;
+  config.device_slabs = 6;
+  config.host_slabs = 21;
+  ExpectNear(*model, expected, RunTokens(*model, config, tokens, 20), "some slabs on disk");
+  EXPECT_EQ(calls, 20 * model->shape().layers);
 }
 
 TEST_P(Selection, BatchesLiveAsExactOnes) {
@@ -265,6 +312,52 @@ TEST_P(Selection, LeavesOutWhatTheBudgetDoesNotHold) {
   // All keys fit: the same bits as without a selection.
   config.selection = PolicyOf(4096);
   ExpectSameBits(exact, RunTokens(*model, config, tokens, 10), "a budget for all");
+}
+
+// A window is attended to as it is, in prompts and in decode, though it has more keys than a
+// choice; where keys are read to choose nothing else keeps them from being chosen among.
+TEST_P(Selection, LayersWithAWindowChooseNothing) {
+  ModelConfig tiny = TinyConfig(GetParam());
+  const std::unique_ptr<Model> model = Tiny(tiny);
+  tiny.windows = {200, 0, 150};
+  const std::unique_ptr<Model> windows = Tiny(tiny);
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 29);
+  for (const kv::SelectionPolicy& policy :
+       {PolicyOf(24), PolicyOf(24, SummaryKind::kMasses), StagedInPrompts(24, 0)}) {
+    const std::vector<SelectItem> all = ChoicesOf(*model, policy, tokens, 10);
+    EXPECT_EQ(std::ssize(all), 3 * std::ssize(ChoicesOf(*windows, policy, tokens, 10)));
+    EXPECT_GE(std::ssize(all), 10 * model->shape().layers);
+  }
+}
+
+// The last token of so many reads all keys, and the next one chooses; of prompts the same holds for
+// the last token of a chunk.
+TEST_P(Selection, SequencesOfUpToSoManyTokensAreReadWhole) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const int64_t layers = model->shape().layers;
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 30);
+  kv::SelectionPolicy policy = PolicyOf(24);
+  policy.from = 325;
+  EXPECT_EQ(std::ssize(ChoicesOf(*model, policy, tokens, 10)), 5 * layers);
+  policy.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  ASSERT_EQ(HarnessConfig::Default().chunk, 64);
+  for (const auto& [from, chunks] : {std::pair(255, 2), {256, 1}}) {
+    policy.from = from;
+    EXPECT_EQ(std::ssize(ChoicesOf(*model, policy, std::span(tokens).first(320), 0)),
+              chunks * layers)
+        << from;
+  }
+}
+
+// Errors of one choice say nothing of those of another.
+TEST_P(Selection, EachChoiceOfABoundHasItsOwnSample) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(330, 96, 16);
+  std::set<uint64_t> seeds;
+  for (const SelectItem& item : ChoicesOf(*model, Bounded(8, 0.4), tokens, 10)) {
+    seeds.insert(item.budget.bound.seed);
+  }
+  EXPECT_EQ(std::ssize(seeds), 10 * model->shape().layers);
 }
 
 // A bound that nothing but all keys meets lists all of them, and is exact; another one reads more

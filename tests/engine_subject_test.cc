@@ -23,29 +23,42 @@ namespace {
 
 using Lists = std::vector<std::vector<int32_t>>;  // of each block of rows and head
 
-// Notes the lists that attention is given, of one layer.
+// Notes the lists that attention is given, layer by layer, and the candidates that they are of.
 class NotesLists : public ForwardingKernels {
  public:
-  NotesLists(std::unique_ptr<Kernels> inner, std::vector<Lists>* noted)
-      : ForwardingKernels(std::move(inner)), noted_(*noted) {}
+  NotesLists(std::unique_ptr<Kernels> inner, std::vector<Lists>* noted,
+             std::vector<Lists>* candidates)
+      : ForwardingKernels(std::move(inner)), noted_(*noted), candidates_(candidates) {}
 
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+    for (const SelectItem& item : items) {
+      if (candidates_ == nullptr || !item.looks_twice()) continue;
+      const CandidateLists& lists = item.candidates;
+      Note(stream, lists.blocks, lists.capacity, lists.counts, item.keys.heads, candidates_);
+    }
+  }
   void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
                     int group, float scale, std::span<const AttendBlocksItem> items) override {
     for (const AttendBlocksItem& item : items) {
-      const auto lists = static_cast<size_t>(CeilDiv(item.rows, kSelectRows) * item.keys.heads);
-      const auto capacity = static_cast<size_t>(item.capacity);
-      const std::vector<int32_t> counts = Copied(stream, item.counts, lists);
-      const std::vector<int32_t> blocks = Copied(stream, item.blocks, lists * capacity);
-      Lists& noted = noted_.emplace_back();
-      for (size_t i = 0; i < lists; ++i) {
-        const auto first = blocks.begin() + static_cast<int64_t>(i * capacity);
-        noted.emplace_back(first, first + counts[i]);
-      }
+      Note(stream, item.blocks, item.capacity, item.counts,
+           CeilDiv(item.rows, kSelectRows) * item.keys.heads, &noted_);
     }
     ForwardingKernels::AttendBlocks(stream, format, summary, group, scale, items);
   }
 
  private:
+  static void Note(Stream& stream, const int32_t* from, int64_t capacity, const int32_t* of,
+                   int64_t lists, std::vector<Lists>* to) {
+    const std::vector<int32_t> counts = Copied(stream, of, static_cast<size_t>(lists));
+    const std::vector<int32_t> blocks = Copied(stream, from, static_cast<size_t>(lists * capacity));
+    Lists& noted = to->emplace_back();
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const auto first = blocks.begin() + static_cast<int64_t>(i) * capacity;
+      noted.emplace_back(first, first + counts[i]);
+    }
+  }
   static std::vector<int32_t> Copied(Stream& stream, const int32_t* from, size_t count) {
     std::vector<int32_t> to(count);
     stream.Copy(reinterpret_cast<std::byte*>(to.data()), reinterpret_cast<const std::byte*>(from),
@@ -55,6 +68,7 @@ class NotesLists : public ForwardingKernels {
   }
 
   std::vector<Lists>& noted_;
+  std::vector<Lists>* const candidates_;  // null: they are not noted
 };
 
 // Of the blocks that `wanted` has, the share that is not in `listed`.
@@ -89,12 +103,13 @@ class Subject : public ::testing::TestWithParam<DType> {
     std::fill_n(std::back_inserter(tokens_), kChange - kPrompt, kBefore);
     std::fill_n(std::back_inserter(tokens_), kPrompt + kDecoded - kChange, kThen);
   }
-  std::unique_ptr<StepHarness> Make(const kv::SelectionPolicy& policy, std::vector<Lists>* noted) {
+  std::unique_ptr<StepHarness> Make(const kv::SelectionPolicy& policy, std::vector<Lists>* noted,
+                                    std::vector<Lists>* candidates = nullptr) {
     HarnessConfig config = HarnessConfig::Default();
     config.chunk = 128;
     config.selection = policy;
-    config.wrap_kernels = [noted](std::unique_ptr<Kernels> kernels) {
-      return std::make_unique<NotesLists>(std::move(kernels), noted);
+    config.wrap_kernels = [noted, candidates](std::unique_ptr<Kernels> kernels) {
+      return std::make_unique<NotesLists>(std::move(kernels), noted, candidates);
     };
     Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model_, config, 2, kLength);
     EXPECT_TRUE(h.ok()) << h.status().message();
@@ -226,6 +241,63 @@ TEST_P(Subject, NothingThatIsKeptServesAnotherSequence) {
     kept.refresh = kept.candidates_refresh = 1;
     for (kv::SelectionPolicy::Stage& stage : kept.stages) stage.refresh = 1;
     EXPECT_EQ(noted, run(kept));
+  }
+}
+
+// Each layer has its own of each sequence of a step: the next step finds what was left there.
+TEST_P(Subject, WhatIsKeptIsThatOfALayerAndASequence) {
+  model_ = Tiny(TinyConfig(GetParam()));
+  const auto layers = static_cast<size_t>(model_->shape().layers);
+  ASSERT_GT(layers, 1u);
+  kv::SelectionPolicy lists = PolicyOf(24);
+  lists.refresh = 1000;
+  const std::vector<TokenId> other = RandomTokens(kPrompt, 96, 52);
+  for (const kv::SelectionPolicy& kept : {lists, KeepsCandidates(24, 1000)}) {
+    std::vector<Lists> listed, candidates;
+    const std::unique_ptr<StepHarness> h = Make(kept, &listed, &candidates);
+    const kv::SequenceId one = *h->NewSequence(), two = *h->NewSequence();
+    EXPECT_TRUE(h->Append(one, prompt_, rope_).ok());
+    EXPECT_TRUE(h->Append(two, other, rope_).ok());
+    for (const TokenId token : {kBefore, kThen}) {  // no page closes between them
+      const StepInput inputs[] = {{one, {&token, 1}, &rope_, LogitsMode::kAll},
+                                  {two, {&token, 1}, &rope_, LogitsMode::kAll}};
+      EXPECT_TRUE(h->Step(inputs).ok());
+    }
+    const std::vector<Lists>& noted = kept.looks_twice() ? candidates : listed;
+    ASSERT_EQ(noted.size(), 2 * 2 * layers);
+    const auto second = noted.begin() + static_cast<int64_t>(2 * layers);
+    EXPECT_EQ(std::vector<Lists>(noted.begin(), second), std::vector<Lists>(second, noted.end()));
+    for (size_t i = 1; i < 2 * layers; ++i) EXPECT_NE(noted[i], noted[i - 1]);
+  }
+}
+
+// Nor does it serve a token that stands where another one was cut off, with no page closed between.
+TEST_P(Subject, NothingThatIsKeptServesATokenInThePlaceOfAnother) {
+  kv::SelectionPolicy lists = PolicyOf(24);
+  lists.refresh = 1000;
+  constexpr int64_t kClosed = 288;
+  ASSERT_EQ(kClosed % HarnessConfig::Default().page_slots, 0);
+  for (const kv::SelectionPolicy& kept :
+       {lists, KeepsCandidates(24, 1000), KeepsSurvivors(24, 1000, 1000, 1)}) {
+    const auto run = [&](int64_t cut_off) {
+      std::vector<Lists> noted;
+      const std::unique_ptr<StepHarness> h = Make(kept, &noted);
+      const kv::SequenceId sequence = *h->NewSequence();
+      EXPECT_TRUE(h->Append(sequence, std::span(prompt_).first(kClosed), rope_).ok());
+      for (int64_t i = 0; i < cut_off; ++i) {
+        EXPECT_TRUE(h->Append(sequence, {&kBefore, 1}, rope_).ok());
+      }
+      EXPECT_EQ(*h->store().Truncate(sequence, kClosed), kClosed);
+      EXPECT_TRUE(h->Append(sequence, {&kThen, 1}, rope_).ok());
+      return noted;
+    };
+    const std::vector<Lists> whole = run(0);
+    for (const int64_t cut_off : {1, 3}) {
+      const std::vector<Lists> cut = run(cut_off);
+      ASSERT_EQ(std::ssize(cut), cut_off + 1);
+      EXPECT_GT(MissedShare(whole.back(), cut.front()), kOther) << "another subject";
+      EXPECT_EQ(cut.back(), whole.back());
+    }
   }
 }
 

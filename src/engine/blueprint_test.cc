@@ -459,5 +459,23 @@ TEST(Blueprint, APageCacheIsThereWhereKeysLieInHostMemory) {
                     "sparse_cache: this device reads host memory where it lies; leave it out");
 }
 
+// A step brings what its layers choose: those with a window choose nothing, and none chooses more
+// keys than there are.
+TEST(Blueprint, APageCacheIsForTheKeysThatAStepChooses) {
+  const auto step_bytes = [](const Subject& subject) {
+    return subject.OnGpu()->request.page_cache.step_bytes;
+  };
+  Subject subject = Selecting(2000);
+  const int64_t all = step_bytes(subject);
+  EXPECT_GT(all, 0);
+  Subject windows = subject;
+  windows.config.windows[0] = 128;
+  EXPECT_EQ(2 * step_bytes(windows), all);
+  subject.settings.selection.keys = 100'000;
+  Subject whole = subject;
+  whole.settings.selection.keys = whole.length;
+  EXPECT_EQ(step_bytes(subject), step_bytes(whole));
+}
+
 }  // namespace
 }  // namespace headway

@@ -54,6 +54,7 @@ TEST(SelectionChoice, PagesAreSearchedFirstWhereThatIsFaster) {
            [](Choosing& s) { s.settings.levels_by_plan = false; },
            [](Choosing& s) { s.machine = nullptr; },
            [](Choosing& s) { s.settings.selection.refresh = 4; },
+           [](Choosing& s) { s.settings.selection.breadth = 3; },
            [](Choosing& s) { s.settings.selection.summary.kind = SummaryKind::kMasses; },
            [](Choosing& s) {
              s.settings.selection.summary.block_slots = s.settings.cut.page_slots;
@@ -87,6 +88,19 @@ TEST(SelectionChoice, BlocksAreCoarserWhereThatIsMuchFaster) {
   EXPECT_EQ(fine.layout.executor.selection.summary.block_slots, 16);
   EXPECT_GT(fine.plan.streamed_weight_bytes, 0);
   EXPECT_GT(fine.plan.decode.seconds, 1.5 * chosen.plan.decode.seconds);
+}
+
+// Pages that are searched have some blocks each, whoever says how long these are.
+TEST(SelectionChoice, BlocksOfPagesThatAreSearchedAreSmallerThanThese) {
+  Choosing subject;
+  subject.length = 3'000'000;
+  subject.gpu_memory = int64_t{24} << 30;
+  subject.settings.encoding = Encoding::kInt4;
+  subject.settings.selection.breadth = kv::SelectionPolicy::kTwoLooks;
+  subject.settings.selection.search_slots = subject.settings.cut.page_slots;
+  const kv::SelectionPolicy chosen = subject.Chosen();
+  EXPECT_TRUE(chosen.searches_pages());
+  EXPECT_LT(chosen.summary.block_slots, subject.settings.cut.page_slots);
 }
 
 // What the plan says of a step that reads all keys and of one that chooses.

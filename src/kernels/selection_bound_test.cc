@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "base/random.h"
@@ -134,6 +135,42 @@ TEST(SelectionBoundTest, EachBlockOfAStratumIsAsLikely) {
   // Chi-squared of 9 degrees of freedom a stratum.
   const double freedom = 9.0 * selection::kBoundSamples;
   EXPECT_NEAR(squares, freedom, 4.0 * std::sqrt(2.0 * freedom));
+}
+
+// The mass of a block that is sampled is never 0, whatever a weight rounds down to.
+TEST(SelectionBoundTest, ASampledBlockStandsForItsStratum) {
+  EXPECT_EQ(selection::SampledMass(0, 7), 7u);
+  EXPECT_EQ(selection::SampledMass(99, 7), 700u);
+}
+
+// Of a sum over strata the variance is that of so many independent terms, as the sample has it:
+// n / (n - 1) times the sum of the squares of what is off their mean.
+TEST(SelectionBoundTest, TheRoomIsSoManyStandardDeviations) {
+  constexpr int kSamples = selection::kBoundSamples;
+  constexpr double kEpsilon = 0.2, kDeviations = 2.0;
+  Random random(4);
+  selection::SampledSum tail, unread;
+  std::vector<double> terms;
+  for (int i = 0; i < kSamples; ++i) {
+    const auto mass = static_cast<uint64_t>(1'000'000 + random.Below(1'000'000));
+    const bool is_read = random.Below(2) == 0;
+    tail.Add(mass);
+    if (!is_read) unread.Add(mass);
+    terms.push_back(static_cast<double>(mass) * ((is_read ? 0.0 : 1.0) - kEpsilon));
+  }
+  const double sum = std::accumulate(terms.begin(), terms.end(), 0.0);
+  double squares = 0.0;
+  for (const double term : terms) squares += std::pow(term - sum / kSamples, 2);
+  const double deviation = std::sqrt(squares * kSamples / (kSamples - 1));
+  const double least_core = (sum + kDeviations * deviation) / kEpsilon;
+  const MassBound bound = {.epsilon = kEpsilon, .deviations = kDeviations};
+  // A deviation of n - 1 instead of n terms, or of n + 1, is 0.8 % off.
+  const double off = 0.002 * kDeviations * deviation / kEpsilon;
+  const auto holds = [&](double core) {
+    return selection::BoundHolds(bound, 10 * kSamples, static_cast<uint64_t>(core), tail, unread);
+  };
+  EXPECT_TRUE(holds(least_core + off));
+  EXPECT_FALSE(holds(least_core - off));
 }
 
 struct Wanted {

@@ -47,6 +47,21 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionOnBounds) {
   }
 }
 
+// A few blocks, the last ones near, whose masses count whatever summaries of bad numbers say.
+TEST_P(SelectionTest, AgreesWithTheDefinitionOnBoundsBesideNearBlocks) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomBoundedCase(random);
+    c.bad_numbers = true;
+    c.pages = 3 + random.Below(6);
+    c.budget.far_begin = random.Below(2);
+    c.budget.far_end = c.blocks() - 1 - random.Below(2);
+    c.budget.far_blocks = 1;
+    c.budget.bound.epsilon = 0.5;
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
 TEST_P(SelectionTest, AgreesWithTheDefinitionWhenTurnedAndMoved) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);

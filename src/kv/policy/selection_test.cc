@@ -86,6 +86,9 @@ TEST(SelectionPolicyTest, ABudgetMayGrowWithTheSequence) {
   EXPECT_EQ(BudgetOf(policy, all, 1022).far_blocks, 8);  // an eighth is less
   EXPECT_EQ(BudgetOf(policy, all, 2047).far_blocks, 16);
   EXPECT_EQ(BudgetOf(policy, all, 4095).far_blocks, 32);
+  // The query's own key counts: with it there are eight for 257.
+  EXPECT_EQ(BudgetOf(policy, all, 2054).far_blocks, 16);
+  EXPECT_EQ(BudgetOf(policy, all, 2055).far_blocks, 17);
   EXPECT_FALSE(BudgetOf(policy, all, 4095).looks_twice());
   policy.breadth = 4;
   EXPECT_EQ(BudgetOf(policy, all, 4095).candidates, 4 * 32);
@@ -205,6 +208,16 @@ SelectItem RowsOf(const SelectionBudget& budget) {
   item.rows = 64;
   item.budget = budget;
   return item;
+}
+
+// So many keys in front of a chunk are recent to all of its rows, and no block of theirs is far.
+TEST(SelectionPolicyTest, RecentKeysOfPromptsLieBeforeTheChunk) {
+  const std::vector<BlockSpan> all = {{0, 200}};
+  for (int64_t position = 3000; position < 3032; ++position) {
+    const SelectionBudget budget = PromptBudgetOf(PolicyOf(64, 32, 96), all, position);
+    EXPECT_LE(budget.far_end * 16, position - 96);
+    EXPECT_GT((budget.far_end + 1) * 16, position - 96);
+  }
 }
 
 TEST(SelectionPolicyTest, RowsOfPromptsLookTwiceWhereMostBlocksAreNoCandidates) {
