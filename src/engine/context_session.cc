@@ -106,13 +106,17 @@ Result<std::unique_ptr<kv::SlabFile>> Context::Impl::OpenTogether(
   if (processes->rank() > 0) {
     const Result<kv::SessionMark> mark = meeting.MarkOfFirst();
     if (!mark.ok()) return mark.status();
-    return kv::SlabFile::Join(parts.env, parts.settings->session->path, *mark, format, &disk_budget,
-                              ShareOfSession());
+    Result<std::unique_ptr<kv::SlabFile>> file = kv::SlabFile::Join(
+        parts.env, parts.settings->session->path, *mark, format, &disk_budget, ShareOfSession());
+    if (Status s = meeting.Opened(file.status()); !s.ok()) return s;
+    return file;
   }
   Result<std::unique_ptr<kv::SlabFile>> file = OpenClaimed(std::move(claim), format);
   const Result<kv::SessionMark> mark =
       file.ok() ? (*file)->Invite() : Result<kv::SessionMark>(file.status());
-  if (Status s = meeting.Tell(mark); !s.ok()) return s;
+  Status status = meeting.Tell(mark);
+  if (status.ok()) status = meeting.Opened(OkStatus());
+  if (!status.ok()) return status;
   return file;
 }
 

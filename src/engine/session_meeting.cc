@@ -22,17 +22,17 @@ Status SessionMeeting::EndedByAnother() {
   return Status(StatusCode::kCancelled, "another rank has no session");
 }
 
-Status SessionMeeting::Agree(bool there) {
+Status SessionMeeting::Agree(bool well, At next) {
   at_ = At::kNowhere;
-  const int64_t own = there ? 1 : 0;
+  const int64_t own = well ? 1 : 0;
   const Result<std::vector<int64_t>> all = group_.Gather({&own, 1});
   if (!all.ok()) return all.status();
   if (std::find(all->begin(), all->end(), 0) != all->end()) return EndedByAnother();
-  at_ = At::kTogether;
+  at_ = next;
   return OkStatus();
 }
 
-Status SessionMeeting::Come() { return Agree(true); }
+Status SessionMeeting::Come() { return Agree(true, At::kTogether); }
 
 Status SessionMeeting::Tell(const Result<kv::SessionMark>& own) {
   at_ = At::kNowhere;
@@ -40,7 +40,9 @@ Status SessionMeeting::Tell(const Result<kv::SessionMark>& own) {
   words(own.ok());
   if (own.ok()) PassFields(words, *own);
   const Result<std::string> told = group_.TextOfFirst(words.bytes());
-  return own.ok() ? told.status() : own.status();
+  if (!own.ok()) return own.status();
+  if (told.ok()) at_ = At::kTold;
+  return told.status();
 }
 
 Result<kv::SessionMark> SessionMeeting::MarkOfFirst() {
@@ -53,21 +55,29 @@ Result<kv::SessionMark> SessionMeeting::MarkOfFirst() {
   if (!opened) return EndedByAnother();
   kv::SessionMark mark;
   PassFields(wire, mark);
+  at_ = At::kTold;
   return mark;
 }
 
+Status SessionMeeting::Opened(const Status& own) {
+  const Status all = Agree(own.ok(), At::kNowhere);
+  if (own.ok()) return all;
+  ended_by_another_ = false;
+  return own;
+}
+
 void SessionMeeting::Leave() {
-  const At at = at_;
+  if (at_ == At::kNowhere) return;
   // What fails in these is the group's end, which each rank hears of by itself.
-  if (at == At::kArranged) {
-    (void)Agree(false);
-    ended_by_another_ = false;
-  } else if (at == At::kTogether && group_.rank() == 0) {
+  if (at_ == At::kArranged) {
+    (void)Agree(false, At::kNowhere);
+  } else if (at_ == At::kTogether && group_.rank() == 0) {
     (void)Tell(Status(StatusCode::kCancelled, "rank 0 has no session"));
-  } else if (at == At::kTogether) {
+  } else if (at_ == At::kTogether) {
     (void)MarkOfFirst();
-    ended_by_another_ = false;
   }
+  if (at_ == At::kTold) (void)Agree(false, At::kNowhere);
+  ended_by_another_ = false;
 }
 
 }  // namespace headway

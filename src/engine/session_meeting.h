@@ -23,6 +23,9 @@ class SessionMeeting {
   // Behind that: what the first one has opened, or its error; it tells the others.
   Status Tell(const Result<kv::SessionMark>& own);
   Result<kv::SessionMark> MarkOfFirst();
+  // Behind that, where the first one has a session: this rank has opened it, or has not, and what
+  // marks it may be written over once all have.
+  Status Opened(const Status& own);
   // This rank has failed: the others hear of it where they wait for it, if they still do.
   void Leave();
 
@@ -31,9 +34,9 @@ class SessionMeeting {
 
  private:
   // What this rank does next.
-  enum class At : uint8_t { kNowhere, kArranged, kTogether };
+  enum class At : uint8_t { kNowhere, kArranged, kTogether, kTold };
 
-  Status Agree(bool there);
+  Status Agree(bool well, At next);
   Status EndedByAnother();
 
   ProcessGroup& group_;
