@@ -200,9 +200,9 @@ TEST_F(ProcessSession, IsOneRunsAtATime) {
 // The file is not there on the second's machine, or another one is: as in another folder.
 TEST_F(ProcessSession, AFileThatRanksDoNotShareIsToldOf) {
   for (const char* folder : {"a", "b"}) fs::create_directory(dir_.File(folder));
-  const auto in = [&](const char* folder) {
+  const auto in = [&](const char* folder, int ranks = 2) {
     Args args = {"--wdir", dir_.File(folder), kProgram};
-    const Args run = Launched({2, false}, Asking(0.5, "s"));
+    const Args run = Launched({ranks, false}, Asking(0.5, "s"));
     args.insert(args.end(), run.begin(), run.end());
     return args;
   };
@@ -216,6 +216,9 @@ TEST_F(ProcessSession, AFileThatRanksDoNotShareIsToldOf) {
   Use(kTwo);
   ExpectOneError(apart,
                  "rank 1 of 2: cannot open s: No such file or directory; ranks in processes");
+  EXPECT_EQ(ReadFile(dir_.File("a") + "/s"), saved);
+  // Which rank it is, and not one that has found the file.
+  ExpectOneError(Apart(in("a", 3), in("b", 3), 2), "rank 2 of 3: cannot open s: No such file");
   EXPECT_EQ(ReadFile(dir_.File("a") + "/s"), saved);
   // The same bytes, but not the same file.
   fs::copy(dir_.File("a") + "/s", dir_.File("b") + "/s");

@@ -296,6 +296,7 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContextTogether(const Workloa
   Result<std::unique_ptr<Context>> context(StatusCode::kCancelled, "");
   const int64_t id = NewSharedId();
   const std::string order = OrderOf(Order::kContext, id, shared_id.value_or(0), workload);
+  bool by_another = false;
   const Status made = Together(*processes, order, [&] {
     SessionMeeting meeting(*processes);
     const Status own = Guarded([&] {
@@ -306,9 +307,12 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContextTogether(const Workloa
     });
     if (!own.ok()) meeting.Leave();
     // The other one's error is that of all.
-    return meeting.ended_by_another() ? OkStatus() : own;
+    by_another = meeting.ended_by_another();
+    return by_another ? OkStatus() : own;
   });
   if (!made.ok()) return made;
+  // Of those that obey a word of it would be taken for an error of their own.
+  if (by_another && processes->rank() > 0) return std::unique_ptr<Context>();
   if (!context.ok()) return context;
   if (processes->rank() == 0) (*context)->impl_->shared_id = id;
   return context;

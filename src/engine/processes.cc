@@ -95,7 +95,7 @@ class Servant {
     Workload workload;
     wire(engine, workload);
     Result<std::unique_ptr<Context>> context = engines_.at(engine)->NewContext(workload);
-    if (context.ok()) contexts_[id_] = std::move(*context);
+    if (context.ok() && *context != nullptr) contexts_[id_] = std::move(*context);
     return context.status();
   }
   Status Generate(WireReader& wire) {

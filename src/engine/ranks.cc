@@ -65,7 +65,8 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
     const int threads = ThreadPool(settings.target.pool_threads()).threads();
     own.machine_threads = threads;
     own.target.shares_every_core = !settings.target.threads.has_value();
-    own.target.threads = std::max(1, threads / here + (rank < threads % here ? 1 : 0));
+    // Those of a machine may be any of all.
+    own.target.threads = std::max(1, threads / here + (rank % here < threads % here ? 1 : 0));
   }
   own.memory.kv = PartOf(settings.memory.kv, here);
   own.memory.host = PartOf(settings.memory.host, here);
@@ -142,10 +143,13 @@ void TellOfRanks(const Settings& settings, const std::optional<HeadAssignment>& 
           sequences == 1 ? "sequence is fewer than copies" : "sequences are fewer than copies"));
     }
   }
+  const int here = BudgetSharers(settings), of_disk = DiskSharers(settings);
   report->reasons.push_back(fmt::format(
       "{} ranks share the model, each with 1/{} of every budget of its machine but that "
-      "of its GPU; bytes are of all, as many as the largest has",
-      ranks, BudgetSharers(settings)));
+      "of its GPU{}; bytes are of all, as many as the largest has",
+      ranks, here,
+      of_disk == here ? ""
+                      : fmt::format(", and 1/{} of the disk's, in a session of all", of_disk)));
 }
 
 Status OfRanks(const Settings& settings, const Status& error) {

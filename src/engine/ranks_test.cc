@@ -13,7 +13,7 @@ Settings EightRanks(int machines) {
   Settings settings;
   settings.ranks = 8;
   settings.nodes = machines;
-  settings.target.threads = 12;
+  settings.target.threads = 14;
   settings.memory.kv = 800;
   settings.memory.host = 8000;
   settings.memory.disk = 80000;
@@ -24,15 +24,17 @@ TEST(Ranks, BudgetsAndThreadsAreThoseOfAMachine) {
   for (const int machines : {1, 2, 4}) {
     const int here = 8 / machines;
     const Settings settings = EightRanks(machines);
-    int threads = 0;
-    for (int rank = 0; rank < here; ++rank) {
-      const Settings own = SettingsOfRank(settings, rank);
-      EXPECT_EQ(own.memory.kv, 800 / here);
-      EXPECT_EQ(own.memory.host, 8000 / here);
-      EXPECT_EQ(own.memory.disk, 80000 / here);
-      threads += *own.target.threads;
+    for (int machine = 0; machine < machines; ++machine) {
+      int threads = 0;
+      for (int i = 0; i < here; ++i) {
+        const Settings own = SettingsOfRank(settings, machine * here + i);
+        EXPECT_EQ(own.memory.kv, 800 / here);
+        EXPECT_EQ(own.memory.host, 8000 / here);
+        EXPECT_EQ(own.memory.disk, 80000 / here);
+        threads += *own.target.threads;
+      }
+      EXPECT_EQ(threads, 14) << machine << " of " << machines;
     }
-    EXPECT_EQ(threads, 12);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "engine/shared_save.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace headway {
@@ -7,8 +8,8 @@ namespace {
 
 constexpr int64_t kGoOn = 0, kSave = 1;
 
-// Of one part: a table for each of its heads, with as much of open pages as a table of `first` has.
-bool IsWhole(const kv::SavedKept& part, const kv::SavedKept& first, int all,
+// Of one part: a table for each of its heads, with as much of open pages as a table of `some` has.
+bool IsWhole(const kv::SavedKept& part, const kv::SavedKept& some, int all,
              const kv::LayerHeads& heads) {
   size_t tables = 0;
   for (const std::vector<int>& layer : heads) {
@@ -18,18 +19,20 @@ bool IsWhole(const kv::SavedKept& part, const kv::SavedKept& first, int all,
     tables += layer.size();
   }
   return part.positions.size() == tables &&
-         part.open.size() * first.positions.size() == first.open.size() * tables;
+         part.open.size() * some.positions.size() == some.open.size() * tables;
 }
 
 // That they may be joined: other processes tell of theirs.
 Status CheckParts(std::span<const kv::SavedKept> parts, int all,
                   std::span<const kv::LayerHeads> heads) {
   size_t tables = 0;
-  bool whole = parts.size() == heads.size();
+  const auto some = std::find_if(parts.begin(), parts.end(),
+                                 [](const auto& part) { return !part.positions.empty(); });
+  bool whole = parts.size() == heads.size() && some != parts.end();
   for (size_t rank = 0; whole && rank < parts.size(); ++rank) {
     tables += parts[rank].positions.size();
-    whole = heads[rank].size() == heads.front().size() &&
-            IsWhole(parts[rank], parts.front(), all, heads[rank]);
+    whole =
+        heads[rank].size() == heads.front().size() && IsWhole(parts[rank], *some, all, heads[rank]);
   }
   if (whole && tables == heads.front().size() * static_cast<size_t>(all)) return OkStatus();
   return Status(StatusCode::kInternal, "what ranks keep does not make up all heads");

@@ -50,9 +50,9 @@ class Mpirun : public Cli {
     all.insert(all.end(), args.begin(), args.end());
     return all;
   }
-  // Two ranks with command lines of their own.
-  static Args Apart(const Args& first, const Args& second) {
-    Args all = {"-n", "1"};
+  // Ranks with command lines of their own, so many with the first and one with the second.
+  static Args Apart(const Args& first, const Args& second, int with_first = 1) {
+    Args all = {"-n", std::to_string(with_first)};
     all.insert(all.end(), first.begin(), first.end());
     all.insert(all.end(), {":", "-n", "1"});
     all.insert(all.end(), second.begin(), second.end());

@@ -83,7 +83,9 @@ HWY_INLINE Turn TurnAt(hn::Vec<Doubles> position, const float* inv_freq) {
   const auto sin = hn::Add(x, hn::Mul(x, hn::Mul(square, sin_series)));
   const auto cos = times(square, cos_series, 1.0f);
   // By the quarter turns: odd ones change places, and of the four two are negative in each.
-  const auto turns = hn::BitCast(du, hn::DemoteTo(hn::RebindToSigned<Floats>(), whole));
+  const auto rounds = hn::Mul(hn::Floor(hn::Mul(whole, hn::Set(d, 0.25))), hn::Set(d, 4.0));
+  const auto turns =
+      hn::BitCast(du, hn::DemoteTo(hn::RebindToSigned<Floats>(), hn::Sub(whole, rounds)));
   const auto odd =
       hn::MaskFromVec(hn::BitCast(f, hn::Sub(hn::Zero(du), hn::And(turns, hn::Set(du, 1)))));
   const auto sign_of = [&](auto quarter) {
