@@ -57,22 +57,6 @@ HarnessConfig ListingAll(HarnessConfig config, int64_t keys, int64_t* calls) {
   return config;
 }
 
-// Notes what is chosen for.
-class SeesChoices : public ForwardingKernels {
- public:
-  SeesChoices(std::unique_ptr<Kernels> inner, std::vector<SelectItem>* seen)
-      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
-
-  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
-                    int group, float scale, std::span<const SelectItem> items) override {
-    seen_.insert(seen_.end(), items.begin(), items.end());
-    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
-  }
-
- private:
-  std::vector<SelectItem>& seen_;
-};
-
 std::vector<SelectItem> ChoicesOf(Model& model, const kv::SelectionPolicy& policy,
                                   std::span<const TokenId> tokens, int64_t decode) {
   std::vector<SelectItem> seen;

@@ -15,22 +15,6 @@
 namespace headway::testing {
 namespace {
 
-// What choices of prompts and of decode were asked for.
-class SeesStages : public ForwardingKernels {
- public:
-  SeesStages(std::unique_ptr<Kernels> inner, std::vector<SelectItem>* seen)
-      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
-
-  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
-                    int group, float scale, std::span<const SelectItem> items) override {
-    seen_.insert(seen_.end(), items.begin(), items.end());
-    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
-  }
-
- private:
-  std::vector<SelectItem>& seen_;
-};
-
 class Stages : public ::testing::TestWithParam<DType> {};
 
 // Keys that are read to choose are without their rotation where queries are turned.
@@ -42,7 +26,7 @@ TEST_P(Stages, UndoTheRotationOfKeysBeyondTheWindow) {
     HarnessConfig config = HarnessConfig::Default();
     config.selection = StagedInPrompts(40, distance);
     config.wrap_kernels = [&seen](std::unique_ptr<Kernels> kernels) {
-      return std::make_unique<SeesStages>(std::move(kernels), &seen);
+      return std::make_unique<SeesChoices>(std::move(kernels), &seen);
     };
     RunTokens(*model, config, tokens, 5);
     int64_t prompts = 0;
@@ -73,7 +57,7 @@ TEST_P(Stages, KeysCountByTheirLayer) {
     config.selection.first_positions = first;
     config.selection.positions = others;
     config.wrap_kernels = [seen](std::unique_ptr<Kernels> kernels) {
-      return std::make_unique<SeesStages>(std::move(kernels), seen);
+      return std::make_unique<SeesChoices>(std::move(kernels), seen);
     };
     return RunTokens(*model, config, tokens, 5).back();
   };

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/kernels.h"
 
@@ -132,6 +133,22 @@ class ForwardingKernels : public Kernels {
 
  protected:
   const std::unique_ptr<Kernels> inner_;
+};
+
+// Notes what is chosen for, in prompts and in decode.
+class SeesChoices : public ForwardingKernels {
+ public:
+  SeesChoices(std::unique_ptr<Kernels> inner, std::vector<SelectItem>* seen)
+      : ForwardingKernels(std::move(inner)), seen_(*seen) {}
+
+  void SelectBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const SelectItem> items) override {
+    seen_.insert(seen_.end(), items.begin(), items.end());
+    ForwardingKernels::SelectBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  std::vector<SelectItem>& seen_;
 };
 
 }  // namespace headway::testing

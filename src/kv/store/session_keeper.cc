@@ -147,14 +147,14 @@ Status SessionKeeper::DescribeKept(const Sequence& sequence, SavedKept* kept) {
   }
   kept->open.resize(static_cast<size_t>(OpenPageBytes(cache_.format, sequence.length)));
   const Status status = CopyOpenPages(sequence, OpenPagesTo::kSession, kept->open.data());
-  LayerHeads saved(static_cast<size_t>(cache_.format.layers));
+  if (!status.ok() || cache_.options.session_heads.all == 0) return status;
+  LayerHeads saved;
   for (int layer = 0; layer < cache_.format.layers; ++layer) {
-    saved[static_cast<size_t>(layer)].resize(static_cast<size_t>(GroupsInSession(layer)));
-    std::iota(saved[static_cast<size_t>(layer)].begin(), saved[static_cast<size_t>(layer)].end(),
-              0);
+    std::vector<int>& groups = saved.emplace_back(static_cast<size_t>(GroupsInSession(layer)));
+    std::iota(groups.begin(), groups.end(), 0);
   }
   *kept = PartOfKept(*kept, cache_.format.kv_heads, saved);
-  return status;
+  return OkStatus();
 }
 
 Status SessionKeeper::CopyOpenPages(const Sequence& sequence, OpenPagesTo to, std::byte* bytes) {
