@@ -159,7 +159,9 @@ TEST_F(SharedSession, ZerosThatCannotBeWrittenAreAnError) {
     ASSERT_TRUE(Score(*run.context, tokens, 0, kSaved).ok());
     ASSERT_TRUE(run.context->SaveSession().ok());
   }
-  options.tensor_parallel = 3;
+  const std::string session = options.session;
+  options = InSegments(3);
+  options.session = session;
   FaultEnv env(Env::Default());
   env.SetKinds(kFaultWrite);
   int64_t faults = 1;
@@ -174,7 +176,8 @@ TEST_F(SharedSession, ZerosThatCannotBeWrittenAreAnError) {
     }
     EXPECT_TRUE(n > 1 || faults > 0);
   }
-  options.tensor_parallel = 2;
+  options = InSegments(2);
+  options.session = session;
   Opened again(options);
   ASSERT_TRUE(again.status.ok()) << again.status.message();
   EXPECT_EQ(again.context->SessionTokens(), kSaved);

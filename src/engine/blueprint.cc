@@ -237,8 +237,8 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     request.kept.summary_bytes = kv::DemotionPolicy::SummaryBytes(config.shape.head_dim);
   }
   TakeWeights(inputs, workload, &request);
-  request.chunk = std::min(
-      {inputs.backend.chunk, ChunkFor(basis), ExtendedChunk(basis.self_extend, basis.page_slots)});
+  request.chunk = std::min({inputs.backend.ChunkOf(settings.ranks), ChunkFor(basis),
+                            ExtendedChunk(basis.self_extend, basis.page_slots)});
   request.segment = inputs.backend.segment;
   TakeBudgets(inputs, &request);
   request.machine = inputs.machine;

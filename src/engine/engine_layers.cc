@@ -42,7 +42,7 @@ Result<std::vector<Blueprint>> Engine::Impl::DrawRuns(const Workload& workload,
   if (settings.layer_ranks == 1) return runs;
   for (const std::unique_ptr<Impl>& rank : others) {
     Result<Blueprint> drawn =
-        rank->DrawUnder(SettingsOfRun(rank->settings, first.plan), workload, nullptr);
+        rank->DrawUnder(SettingsOfRun(rank->settings, first), workload, nullptr);
     if (!drawn.ok()) return drawn.status();
     runs.push_back(std::move(*drawn));
   }

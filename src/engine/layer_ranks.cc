@@ -136,11 +136,18 @@ void TakeRun(const ModelConfig& whole, const ModelConfig& run, Settings* setting
   settings->gpu_layers = up_to(run.first_layer + run.shape.layers) - up_to(run.first_layer);
 }
 
-Settings SettingsOfRun(const Settings& settings, const plan::Plan& first) {
+Settings SettingsOfRun(const Settings& settings, const Blueprint& first) {
   Settings own = settings;
-  own.cut.chunk = first.cache.chunk;
-  own.cut.head_group = first.cache.group_heads;
-  own.cut.segment = first.cache.segment_tokens;
+  const plan::CacheChoice& cut = first.plan.cache;
+  own.cut.chunk = cut.chunk;
+  own.cut.head_group = cut.group_heads;
+  own.cut.segment = cut.segment_tokens;
+  const kv::SelectionPolicy& chosen = first.layout.executor.selection;
+  if (!chosen.approximates()) return own;
+  own.selection.summary.block_slots = chosen.summary.block_slots;
+  own.selection.breadth = chosen.breadth;
+  own.selection.search_slots = chosen.search_slots;
+  own.blocks_by_plan = own.levels_by_plan = false;
   return own;
 }
 

@@ -33,9 +33,9 @@ Result<std::vector<LayerRun>> CutLayers(const ModelConfig& whole, std::span<cons
 
 // The settings of a rank with this run, where those of all name layers.
 void TakeRun(const ModelConfig& whole, const ModelConfig& run, Settings* settings);
-// The same, with the cut of the first rank's plan: all take the same chunks, and sums are in the
-// order of one device.
-Settings SettingsOfRun(const Settings& settings, const plan::Plan& first);
+// The same, with the cut of the first rank's plan, and the blocks that it chooses from: all take
+// the same chunks, sums are in the order of one device, and lists are of like blocks.
+Settings SettingsOfRun(const Settings& settings, const Blueprint& first);
 
 // Of a pattern of all layers those of a run.
 kv::HeadPattern PatternOfRun(const kv::HeadPattern& whole, const ModelConfig& run);

@@ -47,6 +47,32 @@ std::vector<int> Counts(int layers, const std::vector<int64_t>& memory) {
   return counts;
 }
 
+// What the plan of the first rank has chosen, and nothing where no rank selects.
+TEST(SettingsOfRunTest, AreThoseOfTheFirstRanksPlan) {
+  Settings settings;
+  settings.blocks_by_plan = settings.levels_by_plan = true;
+  Blueprint first;
+  first.plan.cache.chunk = 512;
+  first.plan.cache.segment_tokens = 2048;
+  first.plan.cache.group_heads = 2;
+  Settings own = SettingsOfRun(settings, first);
+  EXPECT_EQ(own.cut.chunk, 512);
+  EXPECT_EQ(own.cut.segment, 2048);
+  EXPECT_EQ(own.cut.head_group, 2);
+  EXPECT_TRUE(own.blocks_by_plan);
+  kv::SelectionPolicy& chosen = first.layout.executor.selection;
+  chosen.summary.kind = SummaryKind::kMoments;
+  chosen.summary.block_slots = 32;
+  chosen.breadth = 8;
+  chosen.search_slots = 64;
+  own = SettingsOfRun(settings, first);
+  EXPECT_EQ(own.selection.summary.block_slots, 32);
+  EXPECT_EQ(own.selection.breadth, 8);
+  EXPECT_EQ(own.selection.search_slots, 64);
+  EXPECT_FALSE(own.blocks_by_plan);
+  EXPECT_FALSE(own.levels_by_plan);
+}
+
 TEST(CutLayersTest, ByMemory) {
   EXPECT_THAT(Counts(8, {1, 1}), ElementsAre(4, 4));
   EXPECT_THAT(Counts(8, {1, 1, 1}), ElementsAre(3, 3, 2));

@@ -278,7 +278,7 @@ Result<std::vector<Blueprint>> DrawRuns(Env& env, const Planning& planning,
   std::vector<Blueprint> drawn;
   for (size_t rank = 1; rank < planning.runs.size(); ++rank) {
     const LayerRun& run = planning.runs[rank];
-    Settings own = SettingsOfRun(planning.settings, first.plan);
+    Settings own = SettingsOfRun(planning.settings, first);
     TakeRun(planning.model.config, run.config, &own);
     Result<Blueprint> blueprint = Draw(env, planning, own, &run);
     if (!blueprint.ok()) return blueprint.status();

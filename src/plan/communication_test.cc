@@ -120,6 +120,22 @@ TEST(Communication, AStepWaitsForItsSums) {
   const double said = PredictDecode(machine, shared, {}, std::vector<int64_t>{100}).seconds -
                       PredictDecode(machine, alone, {}, std::vector<int64_t>{100}).seconds;
   EXPECT_NEAR(said, 2 * 2 * (1e-5 + 1.5 * 4000 / 1e11) + 1e-5 + 3.0 * 4 * 5000 / 1e11, 1e-9);
+  // Prompts go in pieces, whose sums are hidden behind products: all but the first, or all that is
+  // longer than these, and these take longer beside them.
+  constexpr int64_t kTokens = 8192;
+  Execution run;
+  run.chunk = kTokens;
+  for (const double link : {1e11, 1e9}) {
+    machine.link = link;
+    const double prompt = PredictPrefill(machine, shared, run, 0, kTokens).seconds -
+                          PredictPrefill(machine, alone, run, 0, kTokens).seconds;
+    const double sums = 2 * (1e-5 + 1.5 * 4000 * kTokens / link);
+    const double products = ProductSeconds(machine, shared.shape, kTokens, 200, 1000) +
+                            ProductSeconds(machine, shared.shape, kTokens, 1000, 3 * 2000);
+    const double waited = std::max(sums / 8, sums - products) + 0.3 * sums;
+    EXPECT_NEAR(prompt, 2 * waited + 1e-5 + 3.0 * 4 * 5000 / link, 1e-9) << link;
+  }
+  machine.link = 1e11;
   // Parts of heads weigh a number for each query head.
   Subject parts = shared;
   parts.group.shares_heads = true;

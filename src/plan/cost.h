@@ -139,7 +139,11 @@ struct LayerWeights {
 };
 LayerWeights WeightsOf(const ModelShape& shape);
 
-// What a layer of `tokens` tokens adds up over the ranks: two sums of the residual stream, in f32.
+// x [rows, in] · [in, out]: as long as its weights take to be read, or as it takes to compute.
+double ProductSeconds(const MachineProfile& machine, const ModelShape& shape, double rows,
+                      double in, double out);
+
+// What a layer of `tokens` tokens waits for as ranks add up the residual stream, twice and in f32.
 double LayerSumSeconds(const MachineProfile& machine, const Subject& subject, double tokens);
 
 // One sequence of a step: `tokens` new ones behind `prefix` cached ones.

@@ -28,18 +28,6 @@ double BytesInTime(const Subject& subject, double bytes, double keys, bool on_ho
   return std::max(bytes, time * plain);
 }
 
-// x [rows, in] · [in, out]: as long as its weights take to be read, or as it takes to compute.
-double ProductSeconds(const MachineProfile& machine, const ModelShape& shape, double rows,
-                      double in, double out) {
-  if (rows <= 0.0) return 0.0;
-  // The kernel for one row asks for weights before the kernel ahead of it has ended, those for more
-  // only then.
-  const bool more = machine.own_memory && rows > 1.0;
-  const double begin = machine.product_seconds + (more ? 4.0 * machine.launch_seconds : 0.0);
-  return std::max(in * out * BytesOf(shape) / machine.device_read + begin,
-                  2.0 * in * out * machine.gemm.Seconds(rows));
-}
-
 // Attention on the device of one launch over `keys` keys of `heads` KV heads, which fills the
 // device as `filling` of its `queries` do.
 double AttentionSeconds(const MachineProfile& machine, const Subject& subject, int heads,

@@ -1,5 +1,6 @@
 #include "kernels/backend/backend.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -76,7 +77,8 @@ constexpr const char* kDevices = "cpu, cuda, cuda:N, and cuda:N,M for ranks";
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaInfo& gpu)
-      : info_(GpuInfo(gpu.name, gpu.memory_bytes, gpu.free_bytes)) {
+      : info_(GpuInfo(gpu.name, gpu.memory_bytes,
+                      std::max<int64_t>(0, gpu.free_bytes - kCudaLaterBytes))) {
     info_.gpu = gpu.index;
   }
   const BackendInfo& info() const override { return info_; }

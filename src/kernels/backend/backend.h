@@ -24,12 +24,15 @@ struct BackendInfo {
   std::string name;            // of a GPU, as its driver spells it; else empty
   int gpu = 0;                 // its number
   int64_t memory = 0;          // of a device with its own memory, in all
-  int64_t free_memory = 0;     // of it, when the backend was made
+  int64_t free_memory = 0;     // of it, when the backend was made, less what libraries will take
   int64_t context_memory = 0;  // that the driver and the libraries take of it, about
   double map_share = 0.0;      // of it for a byte of host memory that the device reaches
   // Prefill chunk and slab length that suit it where memory is ample, in tokens.
   int64_t chunk = 1024;
   int64_t segment = 1024;
+
+  // The chunk where ranks have shards: their products are narrower, and more rows make up for it.
+  int64_t ChunkOf(int ranks) const { return own_memory && ranks > 1 ? 2 * chunk : chunk; }
 };
 
 // Whether the trace learns every kernel's time, even where measuring it slows small ones down.

@@ -85,6 +85,25 @@ TEST(PrefillPiecesTest, CutsWhereAPlanWouldReadTooFar) {
   EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 640, false}, {640, 256, true}}));
 }
 
+// Long runs are cut into plans of their own sizes, unless the queries are none.
+TEST(PrefillPiecesTest, ManyKeysGoByPlansThatNeedNotBeTold) {
+  AttentionItem item = EarlierKeys();
+  item.q_position = 200'000;
+  PageRun& run = item.keys.pages;
+  run.readable = 200'000;
+  run.count = 57'344;
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 49'152, false}, {49'152, 8'192, false}}));
+  run.count = 57'000;  // what is left is too little
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 49'152, false}, {49'152, 7'848, false}}));
+  run.count = 8'000;
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 8'000, false}}));
+  run.count = 49'152;
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 49'152, false}}));
+  run.count = 57'344;
+  item.tokens = 250;
+  EXPECT_EQ(Pieces(item), (std::vector<PrefillPiece>{{0, 57'344, false}}));
+}
+
 TEST(PrefillPiecesTest, AFullSlabIsOnePieceWhateverItsSize) {
   AttentionItem item = EarlierKeys();
   item.q_position = 200'000;

@@ -135,6 +135,10 @@ class PageTables {
 
   PageTable& of(int layer, int group) { return tables_[IndexOf(layer, group)]; }
   const PageTable& of(int layer, int group) const { return tables_[IndexOf(layer, group)]; }
+  // Whether all grow with the sequence: true, unless it was said that some may not. Asked for each
+  // head of each step, where a look at every table would be one at memory.
+  bool all_grow() const { return all_grow_; }
+  void SomeMayNotGrow() { all_grow_ = false; }
   // Every table once, by layer, and those of one layer.
   std::span<PageTable> all() { return tables_; }
   std::span<const PageTable> all() const { return tables_; }
@@ -152,6 +156,7 @@ class PageTables {
   }
 
   Sharing sharing_ = Sharing::kLayer;
+  bool all_grow_ = true;
   std::vector<size_t> first_;  // [layers + 1]: the first table of each layer
   std::vector<PageTable> tables_;
 };

@@ -80,7 +80,8 @@ KeyRun Step::Tail(int entry_index, int layer, int group) {
   KeyRun tail = AllOfTail(entry_index, layer, group);
   const Entry& entry = entries_[static_cast<size_t>(entry_index)];
   const bool streams = group == cache_.format.StreamingGroup(layer);
-  if (!streams && !TablesOf(entry).of(layer, group).grows()) tail.pages.count = 0;
+  const PageTables& tables = TablesOf(entry);
+  if (!streams && !tables.all_grow() && !tables.of(layer, group).grows()) tail.pages.count = 0;
   return tail;
 }
 

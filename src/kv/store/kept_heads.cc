@@ -117,6 +117,7 @@ Status KeptHeads::Keep(SequenceId id, int layer, int head, KeptTokens tokens,
                                            slab.place(), slab.behind()));
     copied.Join(slab.written);
   }
+  if (!tokens.grows) sequence->tables.SomeMayNotGrow();
   table.Keep(std::move(tokens.positions), cache_.math.ClosedPages(sequence->length), tokens.grows);
   cache_.lanes.Wait(Lane::kCompute, copied);
   return OkStatus();
