@@ -100,6 +100,8 @@ std::vector<Way> Ways(const std::string& disk_path, const std::string& pattern) 
       {"selection",
        [](EngineOptions* o) {
          o->selector = "pages";
+         o->sparse_block = 16;  // a plan of fewer layers may choose others
+         o->sparse_levels = 1;
          o->sparse_keys = 128;
          o->sparse_sink = 64;
          o->sparse_recent = 128;

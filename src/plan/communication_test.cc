@@ -132,7 +132,7 @@ TEST(Communication, AStepWaitsForItsSums) {
     const double sums = 2 * (1e-5 + 1.5 * 4000 * kTokens / link);
     const double products = ProductSeconds(machine, shared.shape, kTokens, 200, 1000) +
                             ProductSeconds(machine, shared.shape, kTokens, 1000, 3 * 2000);
-    const double waited = std::max(sums / 8, sums - products) + 0.3 * sums;
+    const double waited = std::max(sums / 8 + 0.3 * std::min(sums, products), sums - products);
     EXPECT_NEAR(prompt, 2 * waited + 1e-5 + 3.0 * 4 * 5000 / link, 1e-9) << link;
   }
   machine.link = 1e11;
