@@ -1,6 +1,7 @@
 // Reads of a step: when they are prefetched, in which order they come, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -87,6 +88,42 @@ TEST(StoreReads, BeginWhenTheyAreAnnounced) {
     rig.store().step().CloseLayer(layer);
   }
   ASSERT_TRUE(rig.store().step().End().ok());
+}
+
+// Kernels read a slab where it lies, and are late: it is let go, and overwritten behind them.
+TEST(StoreReads, WhatIsReadInPlaceStaysUntilItIsRead) {
+  RigOptions options = OneColumn();
+  options.store.poison_freed = true;
+  Rig rig(options);
+  ASSERT_TRUE(rig.Open().ok());
+  const SequenceId id = *rig.NewSequence();
+  ASSERT_TRUE(rig.Step(id, 24).ok());
+  rig.Drain();
+  const StepEntry entry{id, 1};
+  ASSERT_TRUE(rig.store().step().Begin({&entry, 1}).ok());
+  const std::vector<SlabRead> reads = {{0, 0, 0, 0}};
+  ASSERT_TRUE(rig.store().reads().HoldInPlace(reads).ok());
+  rig.store().reads().AwaitInPlace(reads);
+  rig.Drain();
+  const std::byte* const keys = rig.store().reads().InPlace(reads[0]).slab;
+  const std::vector<std::byte> there(keys, keys + 16);
+  const auto as_it_was = [&] { return std::equal(there.begin(), there.end(), keys); };
+  bool read = false;
+  rig.compute().HostWork({}, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    read = as_it_was();
+    return OkStatus();
+  });
+  rig.store().reads().FinishInPlace(reads);
+  rig.store().step().Abort();
+  rig.Drop(id);
+  rig.Drain();
+  EXPECT_TRUE(read);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (as_it_was() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_FALSE(as_it_was());
 }
 
 TEST(StoreReads, ARefusedAnnouncementAnnouncesNothing) {
