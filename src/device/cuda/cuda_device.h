@@ -16,8 +16,8 @@ namespace headway {
 // Memory of the GPU that the driver's context, its modules and the libraries' handles take, rounded
 // up from what was measured on an NVIDIA H200.
 inline constexpr int64_t kCudaContextBytes = int64_t{768} << 20;
-// Of these, what modules and libraries take only as they are first used, at most: it is still free
-// when a backend is made.
+// Of these, what is still free when a backend is made: modules and libraries take it as they are
+// first used. (On an H200 a plan of all that was free was less than 100 MiB too large by then.)
 inline constexpr int64_t kCudaLaterBytes = int64_t{256} << 20;
 // And for each byte of pinned host memory: its page tables have 8 bytes for 4 KiB (192 MiB more
 // were seen in use with 128 GiB pinned than with 32 GiB).

@@ -55,13 +55,13 @@ struct ChoiceMemory {
   int64_t OfHeads(int64_t blocks) const {
     return RoundUp(kv_heads * blocks * int64_t{sizeof(int32_t)}, kLine);
   }
-  // Offsets of an entry's: counts lie behind lists.
-  int64_t ListsAt(int layer, int entry) const {
-    return (layer % layers * entries + entry) * (lists + counts);
+  // Offsets of the lists of a sequence: counts lie behind lists.
+  int64_t ListsAt(int layer, int of) const {
+    return (layer % layers * entries + of) * (lists + counts);
   }
-  Search SearchAt(std::byte* memory, int layer, int entry) const {
+  Search SearchAt(std::byte* memory, int layer, int of) const {
     std::byte* at = memory + entries * layers * (lists + counts) +
-                    (layer % search_layers * entries + entry) * search;
+                    (layer % search_layers * entries + of) * search;
     const auto take = [&](int64_t capacity) {
       std::byte* const blocks = at;
       at += OfHeads(capacity) + counts;
@@ -92,7 +92,8 @@ class SelectionPath : public AttentionPath {
                                                    : ListedSegments::Where::kInMemory),
         segments_(context_),
         from_disk_(context_),
-        kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)) {
+        kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)),
+        owners_(static_cast<size_t>(context_.limits.entries), -1) {
     if (memory_.listed == 0) return;
     std::byte* const sum = parts.memory + memory_.ScratchAt(static_cast<int>(memory_.entries));
     context_.listed.by_worth = reinterpret_cast<uint64_t*>(sum);
@@ -120,7 +121,7 @@ class SelectionPath : public AttentionPath {
     bool searched = true;  // its candidates, if it has any, are of this step
     int first_stage = 0;   // of those that this step renews, if it has any
   };
-  // What an entry's lists in a layer were made for.
+  // What a sequence's lists in a layer were made for.
   struct Kept {
     kv::SequenceId sequence = -1;
     int64_t made = 0;        // the position of the query that chose
@@ -153,8 +154,10 @@ class SelectionPath : public AttentionPath {
   SelectItem SearchOf(const SelectItem& select) const;
   DecodeRest RestOf(int layer, const Choice& choice);
   AttendBlocksItem AttendTo(int layer, const Choice& choice, const SelectItem& select);
-  Kept& KeptOf(int layer, int entry) {
-    return kept_[static_cast<size_t>(layer * context_.limits.entries + entry)];
+  void GiveLists();
+  int ListsOf(const Choice& choice) const { return lists_of_[static_cast<size_t>(choice.entry)]; }
+  Kept& KeptOf(int layer, const Choice& choice) {
+    return kept_[static_cast<size_t>(layer * context_.limits.entries + ListsOf(choice))];
   }
   // Finds out what the lists that are there serve of a choice, and notes what will be there.
   void Reuse(Choice* choice, Kept* kept) const;
@@ -167,10 +170,12 @@ class SelectionPath : public AttentionPath {
   const ChoiceMemory memory_;
   const BlockedKeys keys_;  // but for their segments and number
   const ListedSegments::Where where_;
-  ListedSegments segments_;   // of the entry and layer at hand
-  ListedFromDisk from_disk_;  // of the layer at hand
-  std::vector<Kept> kept_;    // [layers, entries]
+  ListedSegments segments_;             // of the entry and layer at hand
+  ListedFromDisk from_disk_;            // of the layer at hand
+  std::vector<Kept> kept_;              // [layers, lists], of which there are as many as entries
+  std::vector<kv::SequenceId> owners_;  // [lists]; -1: nobody's
   // Of the step:
+  std::vector<int> lists_of_;    // [entries]
   std::vector<Choice> choices_;  // layer by layer
   std::vector<size_t> first_;    // [layers + 1]: the first of each layer
   std::vector<kv::SlabRead> reads_;
@@ -188,12 +193,37 @@ void SelectionPath::BeginStep() {
   reads_.clear();
   spans_.clear();
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
+  GiveLists();
   // A sequence that is read on from a prompt may have been cut back: it may be another text.
   for (const BatchEntry& entry : parts_.batch.entries()) {
     if (entry.decode || !policy_.keeps_lists()) continue;
     for (Kept& kept : kept_) {
       if (kept.sequence == entry.sequence) kept = Kept{};
     }
+  }
+}
+
+// A sequence goes on with the lists that it had, wherever it is in the step: others may have ended.
+// Who has none takes those of the oldest sequence that is not in the step.
+void SelectionPath::GiveLists() {
+  lists_of_.assign(static_cast<size_t>(parts_.batch.size()), -1);
+  std::vector<bool> taken(owners_.size(), false);
+  for (size_t entry = 0; entry < lists_of_.size(); ++entry) {
+    const auto own =
+        std::find(owners_.begin(), owners_.end(), parts_.batch[static_cast<int>(entry)].sequence);
+    if (own == owners_.end()) continue;
+    lists_of_[entry] = static_cast<int>(own - owners_.begin());
+    taken[static_cast<size_t>(own - owners_.begin())] = true;
+  }
+  for (size_t entry = 0; entry < lists_of_.size(); ++entry) {
+    if (lists_of_[entry] >= 0) continue;
+    size_t oldest = owners_.size();
+    for (size_t i = 0; i < owners_.size(); ++i) {
+      if (!taken[i] && (oldest == owners_.size() || owners_[i] < owners_[oldest])) oldest = i;
+    }
+    owners_[oldest] = parts_.batch[static_cast<int>(entry)].sequence;
+    taken[oldest] = true;
+    lists_of_[entry] = static_cast<int>(oldest);
   }
 }
 
@@ -278,8 +308,8 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
 
 SelectItem SelectionPath::SelectOf(int layer, const Choice& choice,
                                    std::span<const SegmentPlace> segments) const {
-  std::byte* const lists = parts_.memory + memory_.ListsAt(layer, choice.entry);
-  const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, choice.entry);
+  std::byte* const lists = parts_.memory + memory_.ListsAt(layer, ListsOf(choice));
+  const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, ListsOf(choice));
   SelectItem select;
   select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
   select.turn = context_.turns->OfRows(choice.entry);
@@ -366,7 +396,7 @@ void SelectionPath::BeginLayer(int layer) {
   attends_.clear();
   watched_.clear();
   for (Choice& choice : choices) {
-    Reuse(&choice, &KeptOf(layer, choice.entry));
+    Reuse(&choice, &KeptOf(layer, choice));
     const SelectItem select = SelectOf(
         layer, choice, std::span(places_).subspan(choice.first - choices[0].first, choice.reads));
     if (choice.made) selects_.push_back(select);

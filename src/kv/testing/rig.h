@@ -90,7 +90,7 @@ class Rig {
   int64_t Mismatches();
   // Lets the store finish what is under way, without a check.
   void Drain() { (void)compute_->Synchronize().ok(); }
-  Stream& compute() { return *compute_; }
+  Lanes& lanes() { return *lanes_; }
 
   Budget& device_budget() { return device_budget_; }
   Budget& host_budget() { return host_budget_; }
