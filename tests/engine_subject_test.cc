@@ -214,20 +214,20 @@ TEST_P(Subject, NothingThatIsKeptOutlivesAPrompt) {
   }
 }
 
-// Of two sequences in one step, each has its own, also where they change places.
+// Of two sequences in one step, each has its own, and keeps it where they change places.
 TEST_P(Subject, NothingThatIsKeptServesAnotherSequence) {
   kv::SelectionPolicy lists = PolicyOf(24);
   lists.refresh = 1000;
   const std::vector<TokenId> other = RandomTokens(kPrompt, 96, 52);
-  for (kv::SelectionPolicy kept :
+  for (const kv::SelectionPolicy& kept :
        {lists, KeepsCandidates(24, 1000), KeepsSurvivors(24, 1000, 1000, 1)}) {
-    const auto run = [&](const kv::SelectionPolicy& policy) {
+    const auto run = [&](bool turns) {
       std::vector<Lists> noted;
-      const std::unique_ptr<StepHarness> h = Make(policy, &noted);
+      const std::unique_ptr<StepHarness> h = Make(kept, &noted);
       const kv::SequenceId one = *h->NewSequence(), two = *h->NewSequence();
       EXPECT_TRUE(h->Append(one, prompt_, rope_).ok());
       EXPECT_TRUE(h->Append(two, other, rope_).ok());
-      for (const bool turned : {false, true}) {
+      for (const bool turned : {false, turns}) {
         const StepInput first = {one, {&kBefore, 1}, &rope_, LogitsMode::kAll};
         const StepInput second = {two, {&kThen, 1}, &rope_, LogitsMode::kAll};
         const StepInput inputs[] = {turned ? second : first, turned ? first : second};
@@ -235,12 +235,39 @@ TEST_P(Subject, NothingThatIsKeptServesAnotherSequence) {
       }
       return noted;
     };
-    const std::vector<Lists> noted = run(kept);
+    const std::vector<Lists> noted = run(true), there = run(false);
     ASSERT_EQ(noted.size(), 4u);
-    EXPECT_NE(noted[0], noted[1]);
-    kept.refresh = kept.candidates_refresh = 1;
-    for (kv::SelectionPolicy::Stage& stage : kept.stages) stage.refresh = 1;
-    EXPECT_EQ(noted, run(kept));
+    ASSERT_EQ(there.size(), 4u);
+    EXPECT_NE(there[2], there[3]);
+    EXPECT_EQ(noted[2], there[3]);
+    EXPECT_EQ(noted[3], there[2]);
+  }
+}
+
+// Who comes when another has gone takes the other's lists, and nothing that is in them, though its
+// first step is at the position behind the other's last one.
+TEST_P(Subject, NothingThatIsKeptServesWhoComesLater) {
+  kv::SelectionPolicy lists = PolicyOf(24);
+  lists.refresh = 1000;
+  std::vector<TokenId> later = RandomTokens(kPrompt, 96, 52);
+  later.push_back(kThen);
+  for (const kv::SelectionPolicy& kept :
+       {lists, KeepsCandidates(24, 1000), KeepsSurvivors(24, 1000, 1000, 1)}) {
+    const auto run = [&](bool behind_another) {
+      std::vector<Lists> noted;
+      const std::unique_ptr<StepHarness> h = Make(kept, &noted);
+      for (int i = 0; behind_another && i < 2; ++i) {
+        const kv::SequenceId gone = *h->NewSequence();
+        EXPECT_TRUE(h->Append(gone, prompt_, rope_).ok());
+        EXPECT_TRUE(h->Append(gone, {&kBefore, 1}, rope_).ok());
+        h->store().Drop(gone);
+      }
+      const kv::SequenceId sequence = *h->NewSequence();
+      EXPECT_TRUE(h->Append(sequence, later, rope_).ok());
+      EXPECT_TRUE(h->Append(sequence, {&kThen, 1}, rope_).ok());
+      return noted.back();
+    };
+    EXPECT_EQ(run(true), run(false));
   }
 }
 
