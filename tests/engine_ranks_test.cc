@@ -102,7 +102,7 @@ TEST_P(EngineRanks, LogitsEqualTransformersOnAnyNumberOfRanks) {
     const Placement placement = RandomPlacement(shape, ranks, static_cast<uint64_t>(ranks));
     HarnessConfig config = Config();
     if (ranks == 4) config.sum_rows = 9;  // four pieces of a chunk, whose sums run beside products
-    if (ranks == 3) {                     // pieces of a row, of which one rank has its share
+    if (ranks == 3) {                     // pieces of a row or two
       config.sum_rows = 1;
       config.chunk = 5;
     }

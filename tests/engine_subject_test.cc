@@ -238,14 +238,15 @@ TEST_P(Subject, NothingThatIsKeptServesAnotherSequence) {
     const std::vector<Lists> noted = run(true), there = run(false);
     ASSERT_EQ(noted.size(), 4u);
     ASSERT_EQ(there.size(), 4u);
+    EXPECT_NE(noted[0], noted[1]);
     EXPECT_NE(there[2], there[3]);
     EXPECT_EQ(noted[2], there[3]);
     EXPECT_EQ(noted[3], there[2]);
   }
 }
 
-// Who comes when another has gone takes the other's lists, and nothing that is in them, though its
-// first step is at the position behind the other's last one.
+// Who comes where another has gone finds nothing of the other's lists, though its first step is at
+// the position behind the other's last one.
 TEST_P(Subject, NothingThatIsKeptServesWhoComesLater) {
   kv::SelectionPolicy lists = PolicyOf(24);
   lists.refresh = 1000;
@@ -268,6 +269,32 @@ TEST_P(Subject, NothingThatIsKeptServesWhoComesLater) {
       return noted.back();
     };
     EXPECT_EQ(run(true), run(false));
+  }
+}
+
+// Who is not in some steps keeps its own, whoever comes and goes meanwhile.
+TEST_P(Subject, WhatIsKeptOutlivesStepsOfOthers) {
+  kv::SelectionPolicy lists = PolicyOf(24);
+  lists.refresh = 1000;
+  const std::vector<TokenId> other = RandomTokens(kPrompt, 96, 52);
+  for (const kv::SelectionPolicy& kept :
+       {lists, KeepsCandidates(24, 1000), KeepsSurvivors(24, 1000, 1000, 1)}) {
+    const auto run = [&](int others) {
+      std::vector<Lists> noted;
+      const std::unique_ptr<StepHarness> h = Make(kept, &noted);
+      const kv::SequenceId sequence = *h->NewSequence();
+      EXPECT_TRUE(h->Append(sequence, prompt_, rope_).ok());
+      EXPECT_TRUE(h->Append(sequence, {&kBefore, 1}, rope_).ok());
+      for (int i = 0; i < others; ++i) {
+        const kv::SequenceId comes = *h->NewSequence();
+        EXPECT_TRUE(h->Append(comes, other, rope_).ok());
+        EXPECT_TRUE(h->Append(comes, {&kThen, 1}, rope_).ok());
+        h->store().Drop(comes);
+      }
+      EXPECT_TRUE(h->Append(sequence, {&kThen, 1}, rope_).ok());
+      return noted.back();
+    };
+    EXPECT_EQ(run(2), run(0));
   }
 }
 

@@ -56,12 +56,12 @@ struct ChoiceMemory {
     return RoundUp(kv_heads * blocks * int64_t{sizeof(int32_t)}, kLine);
   }
   // Offsets of the lists of a sequence: counts lie behind lists.
-  int64_t ListsAt(int layer, int of) const {
-    return (layer % layers * entries + of) * (lists + counts);
+  int64_t ListsAt(int layer, int place) const {
+    return (layer % layers * entries + place) * (lists + counts);
   }
-  Search SearchAt(std::byte* memory, int layer, int of) const {
+  Search SearchAt(std::byte* memory, int layer, int place) const {
     std::byte* at = memory + entries * layers * (lists + counts) +
-                    (layer % search_layers * entries + of) * search;
+                    (layer % search_layers * entries + place) * search;
     const auto take = [&](int64_t capacity) {
       std::byte* const blocks = at;
       at += OfHeads(capacity) + counts;
@@ -92,8 +92,7 @@ class SelectionPath : public AttentionPath {
                                                    : ListedSegments::Where::kInMemory),
         segments_(context_),
         from_disk_(context_),
-        kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)),
-        owners_(static_cast<size_t>(context_.limits.entries), -1) {
+        kept_(static_cast<size_t>(context_.shape.layers * context_.limits.entries)) {
     if (memory_.listed == 0) return;
     std::byte* const sum = parts.memory + memory_.ScratchAt(static_cast<int>(memory_.entries));
     context_.listed.by_worth = reinterpret_cast<uint64_t*>(sum);
@@ -154,10 +153,12 @@ class SelectionPath : public AttentionPath {
   SelectItem SearchOf(const SelectItem& select) const;
   DecodeRest RestOf(int layer, const Choice& choice);
   AttendBlocksItem AttendTo(int layer, const Choice& choice, const SelectItem& select);
-  void GiveLists();
-  int ListsOf(const Choice& choice) const { return lists_of_[static_cast<size_t>(choice.entry)]; }
+  // Lists are a sequence's, wherever it is in a step, and whether it is in all of them.
+  int PlaceOf(const Choice& choice) const {
+    return context_.store.reads().PlaceOfEntry(choice.entry);
+  }
   Kept& KeptOf(int layer, const Choice& choice) {
-    return kept_[static_cast<size_t>(layer * context_.limits.entries + ListsOf(choice))];
+    return kept_[static_cast<size_t>(layer * context_.limits.entries + PlaceOf(choice))];
   }
   // Finds out what the lists that are there serve of a choice, and notes what will be there.
   void Reuse(Choice* choice, Kept* kept) const;
@@ -170,12 +171,10 @@ class SelectionPath : public AttentionPath {
   const ChoiceMemory memory_;
   const BlockedKeys keys_;  // but for their segments and number
   const ListedSegments::Where where_;
-  ListedSegments segments_;             // of the entry and layer at hand
-  ListedFromDisk from_disk_;            // of the layer at hand
-  std::vector<Kept> kept_;              // [layers, lists], of which there are as many as entries
-  std::vector<kv::SequenceId> owners_;  // [lists]; -1: nobody's
+  ListedSegments segments_;   // of the entry and layer at hand
+  ListedFromDisk from_disk_;  // of the layer at hand
+  std::vector<Kept> kept_;    // [layers, places of sequences]
   // Of the step:
-  std::vector<int> lists_of_;    // [entries]
   std::vector<Choice> choices_;  // layer by layer
   std::vector<size_t> first_;    // [layers + 1]: the first of each layer
   std::vector<kv::SlabRead> reads_;
@@ -193,37 +192,12 @@ void SelectionPath::BeginStep() {
   reads_.clear();
   spans_.clear();
   first_.assign(static_cast<size_t>(context_.shape.layers) + 1, 0);
-  GiveLists();
   // A sequence that is read on from a prompt may have been cut back: it may be another text.
   for (const BatchEntry& entry : parts_.batch.entries()) {
     if (entry.decode || !policy_.keeps_lists()) continue;
     for (Kept& kept : kept_) {
       if (kept.sequence == entry.sequence) kept = Kept{};
     }
-  }
-}
-
-// A sequence goes on with the lists that it had, wherever it is in the step: others may have ended.
-// Who has none takes those of the oldest sequence that is not in the step.
-void SelectionPath::GiveLists() {
-  lists_of_.assign(static_cast<size_t>(parts_.batch.size()), -1);
-  std::vector<bool> taken(owners_.size(), false);
-  for (size_t entry = 0; entry < lists_of_.size(); ++entry) {
-    const auto own =
-        std::find(owners_.begin(), owners_.end(), parts_.batch[static_cast<int>(entry)].sequence);
-    if (own == owners_.end()) continue;
-    lists_of_[entry] = static_cast<int>(own - owners_.begin());
-    taken[static_cast<size_t>(own - owners_.begin())] = true;
-  }
-  for (size_t entry = 0; entry < lists_of_.size(); ++entry) {
-    if (lists_of_[entry] >= 0) continue;
-    size_t oldest = owners_.size();
-    for (size_t i = 0; i < owners_.size(); ++i) {
-      if (!taken[i] && (oldest == owners_.size() || owners_[i] < owners_[oldest])) oldest = i;
-    }
-    owners_[oldest] = parts_.batch[static_cast<int>(entry)].sequence;
-    taken[oldest] = true;
-    lists_of_[entry] = static_cast<int>(oldest);
   }
 }
 
@@ -308,8 +282,8 @@ void SelectionPath::Take(int layer, std::vector<SlabRange>* ranges) {
 
 SelectItem SelectionPath::SelectOf(int layer, const Choice& choice,
                                    std::span<const SegmentPlace> segments) const {
-  std::byte* const lists = parts_.memory + memory_.ListsAt(layer, ListsOf(choice));
-  const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, ListsOf(choice));
+  std::byte* const lists = parts_.memory + memory_.ListsAt(layer, PlaceOf(choice));
+  const ChoiceMemory::Search search = memory_.SearchAt(parts_.memory, layer, PlaceOf(choice));
   SelectItem select;
   select.q = context_.QueryAt(parts_.batch[choice.entry].row, 0);
   select.turn = context_.turns->OfRows(choice.entry);

@@ -77,7 +77,7 @@ Result<StepReads::Found> StepReads::FindSlab(const SlabRead& read) const {
     return Invalid("a slab to read that the step does not have");
   }
   const PageTable& table =
-      sequences_.at(places_[static_cast<size_t>(read.entry)]).tables.of(read.layer, read.group);
+      sequences_.at(PlaceOfEntry(read.entry)).tables.of(read.layer, read.group);
   Found found;
   if (read.segment >= 0) found.pages = table.PagesIn(read.segment);
   if (found.pages > 0) {
@@ -184,7 +184,7 @@ bool StepReads::AllOnDevice() const {
 }
 
 std::span<const ResidentRange> StepReads::RangesOnDevice(int entry, int layer) {
-  const int place = places_[static_cast<size_t>(entry)];
+  const int place = PlaceOfEntry(entry);
   return resident_.Of(sequences_.at(place), place, layer);
 }
 

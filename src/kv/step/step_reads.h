@@ -58,6 +58,9 @@ class StepReads {
   // The kernels that read them are enqueued on the compute stream.
   void FinishInPlace(std::span<const SlabRead> reads);
 
+  // Of an entry's sequence, within a step, below max_sequences: its own for as long as it lives.
+  int PlaceOfEntry(int entry) const { return places_[static_cast<size_t>(entry)]; }
+
   // No slab of any sequence is elsewhere: there is nothing to bring ahead of use.
   bool AllOnDevice() const;
   // Then mostly, all that the queries of an entry's new tokens can see of closed pages in a layer,
