@@ -150,7 +150,7 @@ struct EngineOptions {
   // "one": all keys at one distance, as `pages` has them.
   std::string hip_positions = "published";
   // "pages" only. 2: of eight times the keys, found by summaries, those are chosen that matter by
-  // the keys themselves, of which the device keeps 2 bits a channel.
+  // the keys themselves, of which 2 bits a channel are kept.
   int sparse_looks = 1;
   // Where these bits lie: "device", "host", where kernels read those of the candidates in place, or
   // "auto": on the device, or where they do not fit it, or it is faster without them, on the host.
