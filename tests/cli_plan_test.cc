@@ -142,6 +142,32 @@ TEST_F(Cli, PlansSayWhereKeysCountThatAreScored) {
                 "--hip-positions: only infinitehip reads it");
 }
 
+// A selector that chooses in decode alone does not reach beyond the window of 16,384 tokens.
+TEST_F(Cli, WarningsOfLongContextsSayWhatPlansDo) {
+  const auto planned = [](const Args& more) {
+    Args args = {"plan", kModel, "--context", "20000"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  EXPECT_THAT(Run(planned({"--sparse"})).err, HasSubstr("read chosen keys, moved together"));
+  for (const char* selector : {"infllm", "oracle", "oracle-heads"}) {
+    EXPECT_THAT(Run(planned({"--selector", selector})).err,
+                HasSubstr("expect worse answers beyond token 16384"));
+    ExpectFailure(
+        planned({"--selector", selector, "--reach", "on"}), 1,
+        std::string("--reach on: selector ") + selector + " chooses keys in decode alone");
+  }
+}
+
+// Its stages before the last are for more tokens than a page has.
+TEST_F(Cli, PlansSayThatAPageThatClosesRenewsChoices) {
+  const Json flash = RunJson({"plan", kModel, "--policy", "infinitehip", "--hip-refresh", "96,24",
+                              "--sparse-refresh", "8"});
+  EXPECT_EQ(flash["selection"]["candidates_refresh"], 64);
+  EXPECT_THAT(flash["reasons"].dump(),
+              HasSubstr("what is chosen for 96 tokens serves at most until a page of 64 closes"));
+}
+
 // Ranks wait for each other's sums, longer where these cross a network; each of four GPUs is faster
 // than one, but not four times.
 TEST_F(Cli, PlansForRanksOfSeveralMachines) {

@@ -140,11 +140,9 @@ Result<Answers> RunAll(const AskFlags& flags, const Asked& asked, Engine& engine
                        Console& console) {
   const Result<std::vector<Prompted>> prompts = Prompts(flags, asked, engine);
   if (!prompts.ok()) return prompts.status();
-  if (std::string warning =
-          LongContextWarning(engine.info(), LongestOf(*prompts), flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
+  const Result<PlanReport> plan = engine.Plan({{RoomFor(*prompts)}});
+  if (!plan.ok()) return plan.status();
+  WarnOfLength(engine.info(), LongestOf(*prompts), *plan, flags.model.engine, console);
   Answers answers;
   answers.grouping = asked.grouping;
   answers.approximations = eval::ApproximationsOf(flags.model.engine);

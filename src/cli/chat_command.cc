@@ -330,12 +330,9 @@ int ChatCommand(const Args& args, Console& console) {
   }
   Result<int64_t> length = ChatLength(flags, **engine);
   if (!length.ok()) return console.Fail(length.status());
-  if (std::string warning = LongContextWarning((*engine)->info(), *length, flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{*length}});
   if (!context.ok()) return console.Fail(context.status());
+  WarnOfLength((*engine)->info(), *length, (*context)->plan(), flags.model.engine, console);
   WarnOfMemory((*context)->plan(), console);
   SayCut((*context)->plan(), console);
   SayApproximations((*context)->plan(), console);

@@ -83,11 +83,9 @@ Result<Compared> Compare(const DivergenceFlags& flags, const std::string& text, 
       encoded->tokens, encoded->bos, {flags.text.context, flags.windows, flags.tokens});
   if (!windows.ok()) return windows.status().Within({"--file " + flags.text.file + ": "});
   if (Status s = CheckKept(windows->shape(), info.vocab); !s.ok()) return s;
-  if (Status s = (*asked)->Plan(workload).status(); !s.ok()) return s;
-  if (std::string warning = LongContextWarning(info, flags.text.context, flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
+  const Result<PlanReport> plan = (*asked)->Plan(workload);
+  if (!plan.ok()) return plan.status();
+  WarnOfLength(info, flags.text.context, *plan, flags.model.engine, console);
   eval::StepComparison comparison(*windows, hooks);
   Compared compared;
   compared.bos = encoded->bos;

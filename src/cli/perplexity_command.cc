@@ -143,12 +143,9 @@ int PerplexityCommand(const Args& args, Console& console) {
   for (const auto& window : windows) {
     longest = std::max(longest, static_cast<int64_t>(window.size()));
   }
-  if (std::string warning = LongContextWarning((*engine)->info(), longest, flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{longest}});
   if (!context.ok()) return console.Fail(context.status());
+  WarnOfLength((*engine)->info(), longest, (*context)->plan(), flags.model.engine, console);
   const InterruptGuard interrupt;
   ProgressMeter meter(console, flags.model.engine, flags.output.progress());
   Hooks hooks;

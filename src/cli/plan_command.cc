@@ -258,7 +258,7 @@ int PlanCommand(const Args& args, Console& console) {
                                      flags.explain ? Explain::kYes : Explain::kNo, flags.nodes);
   if (!made.ok()) return console.Fail(made.status());
   for (int64_t length : made->lengths) {
-    std::string warning = LongContextWarning(made->info, length, flags.model.engine);
+    std::string warning = LongContextWarning(made->info, length, made->plan, flags.model.engine);
     if (warning.empty()) continue;
     console.Warn(warning);
     break;

@@ -98,12 +98,9 @@ Status Profile(const BudgetFlags& flags, Engine& engine, Console& console,
   size_t longest = 0;
   for (const std::vector<TokenId>& text : *texts) longest = std::max(longest, text.size());
   const auto length = static_cast<int64_t>(longest);
-  if (std::string warning = LongContextWarning(engine.info(), length, flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
   Result<std::unique_ptr<Context>> context = engine.NewContext({{length}});
   if (!context.ok()) return context.status();
+  WarnOfLength(engine.info(), length, (*context)->plan(), flags.model.engine, console);
   const EvictionReport& eviction = *(*context)->plan().eviction;
   const InterruptGuard interrupt;
   ProgressMeter meter(console, flags.model.engine, flags.output.progress_on(console));

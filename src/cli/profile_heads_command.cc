@@ -101,12 +101,9 @@ Status Profile(const ProfileFlags& flags, Engine& engine, Console& console,
   int64_t room = 0;
   Result<std::vector<std::vector<TokenId>>> prompts = Prompts(*lines, engine, &room);
   if (!prompts.ok()) return prompts.status();
-  if (std::string warning = LongContextWarning(engine.info(), room, flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
   Result<std::unique_ptr<Context>> context = engine.NewContext({{room}});
   if (!context.ok()) return context.status();
+  WarnOfLength(engine.info(), room, (*context)->plan(), flags.model.engine, console);
   const InterruptGuard interrupt;
   ProgressMeter meter(console, flags.model.engine, flags.output.progress_on(console));
   Hooks hooks;

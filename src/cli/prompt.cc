@@ -146,10 +146,11 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const PromptText
   return engine.Encode(*text, {.add_special_tokens = false, .parse_special = true});
 }
 
-std::string LongContextWarning(const ModelInfo& info, int64_t tokens,
+std::string LongContextWarning(const ModelInfo& info, int64_t tokens, const PlanReport& plan,
                                const EngineOptions& options) {
   if (info.max_position <= 0 || tokens <= info.max_position) return "";
-  if (options.selector != EngineOptions{}.selector && options.reach != "off") {
+  // Not every selector reaches beyond the window, nor does every model or device.
+  if (plan.selection.has_value() && plan.selection->reach) {
     return fmt::format(
         "a context of {} tokens is longer than the {} that this model was trained for; prompts and "
         "answers read chosen keys, moved together",
@@ -165,6 +166,12 @@ std::string LongContextWarning(const ModelInfo& info, int64_t tokens,
       "a context of {0} tokens is longer than the {1} that this model was trained for; expect "
       "worse answers beyond token {1}",
       tokens, info.max_position);
+}
+
+void WarnOfLength(const ModelInfo& info, int64_t tokens, const PlanReport& plan,
+                  const EngineOptions& options, Console& console) {
+  const std::string warning = LongContextWarning(info, tokens, plan, options);
+  if (!warning.empty()) console.Warn(warning);
 }
 
 }  // namespace headway::cli

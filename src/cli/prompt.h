@@ -54,8 +54,13 @@ Result<PromptText> ReadPrompt(const PromptFlags& flags, Console& console);
 // such, as they do in Transformers and llama.cpp.
 Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const PromptText& prompt);
 
-// What to expect of a context longer than the model was trained on; empty when it is not.
-std::string LongContextWarning(const ModelInfo& info, int64_t tokens, const EngineOptions& options);
+// What to expect of a context longer than the model was trained on, under its plan; empty when it
+// is not longer.
+std::string LongContextWarning(const ModelInfo& info, int64_t tokens, const PlanReport& plan,
+                               const EngineOptions& options);
+// Prints it.
+void WarnOfLength(const ModelInfo& info, int64_t tokens, const PlanReport& plan,
+                  const EngineOptions& options, Console& console);
 
 }  // namespace headway::cli
 

@@ -90,18 +90,21 @@ TEST(Prompt, SaysWhatIsWrongWithTheText) {
 
 TEST(LongContext, IsWarnedOf) {
   ModelInfo info;
-  EXPECT_EQ(LongContextWarning(info, 1 << 20, {}), "") << "nothing is known of the model";
+  PlanReport plan;
+  EXPECT_EQ(LongContextWarning(info, 1 << 20, plan, {}), "") << "nothing is known of the model";
   info.max_position = 16384;
-  EXPECT_EQ(LongContextWarning(info, 16384, {}), "");
-  EXPECT_THAT(LongContextWarning(info, 16385, {}), HasSubstr("beyond token 16384"));
+  EXPECT_EQ(LongContextWarning(info, 16384, plan, {}), "");
+  EXPECT_THAT(LongContextWarning(info, 16385, plan, {}), HasSubstr("beyond token 16384"));
+  // Whatever the options ask for, the plan knows what is done.
   EngineOptions sparse;
   sparse.selector = "pages";
-  EXPECT_THAT(LongContextWarning(info, 16385, sparse), HasSubstr("chosen keys"));
-  sparse.reach = "off";
-  EXPECT_THAT(LongContextWarning(info, 16385, sparse), HasSubstr("beyond token 16384"));
+  plan.selection.emplace();
+  EXPECT_THAT(LongContextWarning(info, 16385, plan, sparse), HasSubstr("beyond token 16384"));
+  plan.selection->reach = true;
+  EXPECT_THAT(LongContextWarning(info, 16385, plan, sparse), HasSubstr("chosen keys"));
   EngineOptions extended;
   extended.self_extend = "8:4096";
-  EXPECT_THAT(LongContextWarning(info, 16385, extended), HasSubstr("Self-Extend 8:4096"));
+  EXPECT_THAT(LongContextWarning(info, 16385, {}, extended), HasSubstr("Self-Extend 8:4096"));
 }
 
 }  // namespace

@@ -82,12 +82,11 @@ Result<std::vector<Found>> Measure(const RecallFlags& flags, const std::string& 
     const Result<eval::SpreadWindows> windows = eval::SpreadWindows::Over(
         encoded->tokens, encoded->bos, {flags.text.context, flags.windows, flags.tokens});
     if (!windows.ok()) return windows.status().Within({"--file " + flags.text.file + ": "});
-    if (std::string warning = LongContextWarning((*engine)->info(), flags.text.context, options);
-        all.empty() && !warning.empty()) {
-      console.Warn(warning);
-    }
     Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{flags.text.context}});
     if (!context.ok()) return context.status();
+    const std::string warning =
+        LongContextWarning((*engine)->info(), flags.text.context, (*context)->plan(), options);
+    if (!warning.empty()) console.Warn(selector + ": " + warning);
     Result<SelectionRecall> recall = eval::MeasureRecall(**context, *windows, hooks);
     if (!recall.ok()) return recall.status();
     all.push_back({selector, std::move(*recall)});

@@ -263,10 +263,6 @@ int RunCommand(const Args& args, Console& console) {
   if (!prompt.ok()) return console.Fail(prompt.status());
   Result<int64_t> length = ContextLength(flags, **engine, prompt->size());
   if (!length.ok()) return console.Fail(length.status());
-  if (std::string warning = LongContextWarning((*engine)->info(), *length, flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
   const Request request = RequestOf(flags, std::move(*prompt));
   const InterruptGuard interrupt;
   const GenerateView view{.stream_text = !flags.output.json,
@@ -274,6 +270,7 @@ int RunCommand(const Args& args, Console& console) {
                           .save_every = flags.save_every};
   Result<std::unique_ptr<Context>> context = OpenContext(**engine, *length, console);
   if (!context.ok()) return console.Fail(context.status());
+  WarnOfLength((*engine)->info(), *length, (*context)->plan(), flags.model.engine, console);
   Result<Outcome> outcome =
       RunOnce(flags.model.engine, **context, request, view, interrupt, console);
   if (!outcome.ok()) return console.Fail(outcome.status());

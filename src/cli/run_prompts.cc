@@ -190,12 +190,9 @@ int RunPrompts(const CLI::App& app, RunFlags flags, Console& console) {
   }
   const Workload workload = WorkloadOf(sizes, flags.context, parallel);
   const int64_t longest = *std::max_element(workload.lengths.begin(), workload.lengths.end());
-  if (std::string warning = LongContextWarning((*engine)->info(), longest, flags.model.engine);
-      !warning.empty()) {
-    console.Warn(warning);
-  }
   Result<std::unique_ptr<Context>> context = (*engine)->NewContext(workload);
   if (!context.ok()) return console.Fail(context.status());
+  WarnOfLength((*engine)->info(), longest, (*context)->plan(), flags.model.engine, console);
   WarnOfMemory((*context)->plan(), console);
   SayCut((*context)->plan(), console);
   const InterruptGuard interrupt;

@@ -215,6 +215,11 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   Subject off = Selecting(800);
   off.settings.reach = Settings::Reach::kOff;
   EXPECT_FALSE(of(off.OnCpu()).reaches());
+  for (const SummaryKind decodes_alone : {SummaryKind::kMasses, SummaryKind::kPairs}) {
+    Subject other = Selecting(800);
+    other.settings.selection.summary.kind = decodes_alone;
+    EXPECT_FALSE(of(other.OnCpu()).reaches());
+  }
   Subject on = Selecting(1000);
   on.settings.reach = Settings::Reach::kOn;
   EXPECT_TRUE(of(on.OnCpu()).reaches());

@@ -50,8 +50,9 @@ std::optional<SelectionReport> SelectionOf(const Blueprint& blueprint) {
   report.looks = policy.summary.sketched() ? 2 : 1;
   if (report.looks == 2) report.sketches = TierName(blueprint.plan.cache.sketches);
   report.levels = policy.searches_pages() ? 2 : 1;
-  report.refresh = policy.refresh;
-  report.candidates_refresh = policy.SearchSteps(blueprint.layout.store.format.page.page_slots);
+  const int page_slots = blueprint.layout.store.format.page.page_slots;
+  report.refresh = policy.ChoiceSteps(page_slots);
+  report.candidates_refresh = policy.SearchSteps(page_slots);
   report.candidates = std::min(policy.CandidatesAt(length), length);
   const double read = keys + static_cast<double>(policy.sink + policy.recent);
   report.prompts = policy.prompts == kv::SelectionPolicy::Prompts::kSelected;
@@ -190,6 +191,19 @@ std::string SelectionReason(const SelectionReport& selection) {
       selection.prompts ? "so, too" : "exactly");
 }
 
+// Empty where choices, and what they choose among, serve as many tokens as is asked for, or nothing
+// is chosen.
+std::string RenewalReason(const Blueprint& blueprint) {
+  const kv::SelectionPolicy& policy = blueprint.layout.executor.selection;
+  const int page_slots = blueprint.layout.store.format.page.page_slots;
+  const int64_t asked = std::max(policy.refresh, policy.SearchRefresh());
+  const bool chooses = policy.reaches() || policy.LeavesOut(blueprint.layout.executor.length);
+  if (!policy.selects() || !chooses || asked <= page_slots) return "";
+  return fmt::format(
+      "what is chosen for {} tokens serves at most until a page of {} closes, which renews it",
+      asked, page_slots);
+}
+
 std::string SelfExtendReason(const SelfExtend& extend) {
   return fmt::format(
       "Self-Extend: keys that lie {} or more tokens back count in groups of {}; what "
@@ -236,8 +250,9 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   if (report.selection.has_value() && report.selection->share < 1.0) {
     report.reasons.push_back(SelectionReason(*report.selection));
   }
-  const std::string drafts = DraftReason(blueprint);
-  if (!drafts.empty()) report.reasons.push_back(drafts);
+  for (const std::string& reason : {RenewalReason(blueprint), DraftReason(blueprint)}) {
+    if (!reason.empty()) report.reasons.push_back(reason);
+  }
   if (report.selection.has_value() && report.selection->reach) {
     report.reasons.push_back(ReachReason(*report.selection));
   }

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "engine/blueprint_testing.h"
+#include "engine/report.h"
 #include "kv/policy/selection.h"
 #include "support/test_machines.h"
 
@@ -124,6 +127,27 @@ TEST(SelectionChoice, SequencesAreReadWholeAsLongAsThatIsAsFast) {
   subject.length = from / 2;
   EXPECT_EQ(subject.Made().layout.executor.selection.from, from / 2 + 1);
   EXPECT_EQ(subject.Made().plan.decode.seconds, seconds(from / 2, false));
+}
+
+TEST(SelectionChoice, ItServesNoMoreTokensThanAPageHas) {
+  Choosing subject;
+  subject.length = 100'000;
+  subject.settings.sparse_from = 0;
+  const PlannedBackend gpu = PlanGpuBackend(subject.gpu_memory);  // which reports ask
+  const auto made = [&] { return *subject.Draw(gpu.info, *gpu.sizes); };
+  const std::string renewed =
+      "what is chosen for 96 tokens serves at most until a page of 64 closes, which renews it";
+  for (const int64_t refresh : {64, 96}) {
+    subject.settings.selection.refresh = refresh;
+    const Blueprint blueprint = made();
+    EXPECT_EQ(blueprint.request.selection.refresh, 64.0);
+    const PlanReport report = ReportOf(blueprint);
+    EXPECT_EQ(report.selection->refresh, 64);
+    EXPECT_EQ(std::count(report.reasons.begin(), report.reasons.end(), renewed), refresh / 96);
+  }
+  subject.length = 1000;  // all of which is read
+  const PlanReport whole = ReportOf(made());
+  EXPECT_EQ(std::count(whole.reasons.begin(), whole.reasons.end(), renewed), 0);
 }
 
 TEST(SelectionChoice, WhatIsReadWholeMayBeAskedForAndIsForPagesAlone) {

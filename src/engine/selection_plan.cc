@@ -154,7 +154,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
   const double scored = policy.ScoredBytes(page);
   chosen.keys = always + policy.MeanKeys(shape.layers, longest);
-  chosen.refresh = static_cast<double>(policy.refresh);
+  chosen.refresh = static_cast<double>(policy.ChoiceSteps(basis.page_slots));
   (policy.summary.kept() ? chosen.summary_bytes : chosen.key_bytes) = scored;
   chosen.survivor_bytes = policy.SurvivorBytes(page, longest);
   const auto steps = static_cast<double>(policy.SearchSteps(basis.page_slots));
@@ -237,11 +237,6 @@ Status CheckSelection(const LayoutBasis& basis) {
   const PageFormat page = {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding};
   const bool prompts =
       demotes || basis.selection.prompts == kv::SelectionPolicy::Prompts::kSelected;
-  if (prompts && !TakesRows(summary.kind)) {
-    return Unsupported({Option::kSelector,
-                        ": only pages, quest and infinitehip choose keys in prompts, and "
-                        "beyond the trained window"});
-  }
   if (prompts && !basis.kernels->SelectsInPrompts()) {
     return Unsupported(
         {"this device does not choose keys in prompts, nor beyond the trained "

@@ -1,14 +1,13 @@
 #include "engine/selection_settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "engine/stage_settings.h"
 #include "headway/plan.h"
 #include "headway/refusal.h"
 
@@ -97,85 +96,6 @@ Status ReadPositions(const EngineOptions& options, Settings* settings) {
                   " of far keys: streamingllm and infllm are known"});
   }
   return ReadHipPositions(options, settings);
-}
-
-// "256:32768,32:8192": chunks of 256 keys, of which those of 32768 keys survive, then of 32 keys.
-bool ParseStages(std::string_view text, kv::SelectionPolicy& policy) {
-  for (kv::SelectionPolicy::Stage& stage : policy.stages) {
-    if (text.empty()) return true;
-    const char* end = text.data() + text.size();
-    const auto chunk = std::from_chars(text.data(), end, stage.chunk);
-    if (chunk.ec != std::errc() || chunk.ptr == end || *chunk.ptr != ':') return false;
-    const auto keys = std::from_chars(chunk.ptr + 1, end, stage.keys);
-    if (keys.ec != std::errc()) return false;
-    if (keys.ptr != end && (*keys.ptr != ',' || keys.ptr + 1 == end)) return false;
-    text.remove_prefix(static_cast<size_t>(keys.ptr - text.data()) + (keys.ptr != end ? 1 : 0));
-  }
-  return text.empty();
-}
-
-// "16,8": a number for each stage that there is.
-bool ParseStageRefresh(std::string_view text, kv::SelectionPolicy& policy) {
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (kv::SelectionPolicy::Stage& stage : policy.stages) {
-    if (stage.chunk == 0) break;
-    if (at != text.data() && (at == end || *at++ != ',')) return false;
-    const auto read = std::from_chars(at, end, stage.refresh);
-    if (read.ec != std::errc()) return false;
-    at = read.ptr;
-  }
-  return at == end;
-}
-
-// A stage that is renewed renews those behind it, so it is due with them.
-Status ReadStageRefresh(const EngineOptions& options, kv::SelectionPolicy* policy) {
-  if (options.hip_refresh.empty()) return OkStatus();
-  const Status wrong =
-      Wrong({Option::kHipRefresh,
-             ": '" + options.hip_refresh + "' is not a number of tokens for each stage of ",
-             Option::kHipStages, ", each a multiple of the next, and the last of ",
-             Option::kSparseRefresh, ", " + std::to_string(policy->refresh)});
-  if (!ParseStageRefresh(options.hip_refresh, *policy)) return wrong;
-  int64_t next = policy->refresh;
-  for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
-    if (stage->chunk == 0) continue;
-    if (stage->refresh < next || stage->refresh % next != 0 || stage->refresh > kMaxLength) {
-      return wrong;
-    }
-    next = stage->refresh;
-  }
-  return OkStatus();
-}
-
-// Chunks of a stage are cut into those of the next, and of the last one into blocks.
-Status ReadStages(const EngineOptions& options, kv::SelectionPolicy* policy) {
-  const Status wrong =
-      Wrong({Option::kHipStages, ": '" + options.hip_stages +
-                                     "' are not up to two pairs of a chunk and the keys that "
-                                     "survive, with chunks that the next ones, and blocks of " +
-                                     std::to_string(policy->summary.block_slots) + ", divide"});
-  if (!ParseStages(options.hip_stages, *policy)) return wrong;
-  int64_t next = policy->summary.block_slots;
-  for (auto stage = policy->stages.rbegin(); stage != policy->stages.rend(); ++stage) {
-    if (stage->chunk == 0 && stage->keys == 0) continue;
-    if (stage->chunk <= next || stage->chunk % next != 0 || stage->chunk > kMaxLength ||
-        stage->keys < 1 || stage->keys > kMaxLength) {
-      return wrong;
-    }
-    next = stage->chunk;
-  }
-  if (options.hip_outer_keys < 0 || options.hip_outer_keys > kMaxLength) {
-    return Wrong(
-        {Option::kHipOuterKeys,
-         " is 0, for as many keys as in other layers, or more, but not more than a sequence "
-         "may have"});
-  }
-  if (options.sparse_top_p > 0.0) {
-    return Wrong({Option::kSparseTopP, " needs shares of attention, which infinitehip has not"});
-  }
-  policy->outer_keys = options.hip_outer_keys;
-  return ReadStageRefresh(options, policy);
 }
 
 // The numbers of a selection that stand for themselves.
@@ -272,7 +192,16 @@ Status ReadLooks(const EngineOptions& options, int block, kv::SelectionPolicy* p
 }
 
 // What prompts choose.
-Status ReadPrompts(const EngineOptions& options, kv::SelectionPolicy* policy) {
+Status ReadPrompts(const EngineOptions& options, Settings* settings) {
+  kv::SelectionPolicy* policy = &settings->selection;
+  const bool reaches = settings->reach == Settings::Reach::kOn;
+  if ((reaches || options.sparse_prefill) && !TakesRows(policy->summary.kind)) {
+    Message refused;
+    if (reaches) refused += {Option::kReach, " on: "};
+    refused += {"selector " + options.selector + " chooses keys in decode alone; " +
+                "pages, quest and infinitehip do in prompts and beyond the trained window, too"};
+    return Wrong(std::move(refused));
+  }
   if (options.sparse_dense_every < 0 || options.sparse_dense_every > kMaxLength) {
     return Wrong({Option::kSparseDenseEvery, " is a number of tokens, or 0"});
   }
@@ -438,7 +367,7 @@ Status ReadSelection(const EngineOptions& options, Settings* settings) {
   if (!options.head_pattern.empty()) {
     return Wrong({AskedForBy(policy), " and ", Option::kHeadPattern, " do not go together"});
   }
-  if (Status s = ReadPrompts(options, &policy); !s.ok()) return s;
+  if (Status s = ReadPrompts(options, settings); !s.ok()) return s;
   settings->sparse_from = MoreThan(options.sparse_from, kSparseFromAuto);
   settings->levels_by_plan = !drafts && options.sparse_levels == kSparseLevelsAuto;
   settings->blocks_by_plan =

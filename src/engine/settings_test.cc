@@ -87,46 +87,6 @@ TEST(Settings, SelectionIsRead) {
     EXPECT_EQ(policy.summary.block_slots, block);
     EXPECT_EQ(policy.outer_keys, options.selector == "infinitehip" ? 4096 : 0);
   }
-  EXPECT_EQ(policy.stages[0].chunk, 256);
-  EXPECT_EQ(policy.stages[0].keys, 32768);
-  EXPECT_EQ(policy.stages[1].chunk, 32);
-  EXPECT_EQ(policy.stages[1].keys, 8192);
-  options.hip_stages = "64:9";
-  options.sparse_block = 16;
-  policy = ReadSettings(options)->selection;
-  EXPECT_EQ(policy.summary.block_slots, 16);
-  EXPECT_EQ(policy.stages[0].keys, 9);
-  EXPECT_EQ(policy.stages[1].chunk, 0);
-  options.hip_stages = "";
-  EXPECT_TRUE(ReadSettings(options).ok());
-  for (const char* stages : {"64", "64:", "64:0", "8:9", "24:9", "64:9,", "64:9,64:9", "64:9,48:9",
-                             "x", "256:9,64:9,32:9", "64:9;", ",64:9"}) {
-    options.hip_stages = stages;
-    EXPECT_FALSE(ReadSettings(options).ok()) << stages;
-  }
-}
-
-TEST(Settings, StagesAreRenewedEachInItsTime) {
-  EngineOptions options;
-  options.selector = "infinitehip";
-  EXPECT_EQ(ReadSettings(options)->selection.SearchRefresh(), 1);
-  options.sparse_refresh = 4;
-  options.hip_refresh = "16,8";
-  kv::SelectionPolicy policy = ReadSettings(options)->selection;
-  EXPECT_EQ(policy.stages[0].refresh, 16);
-  EXPECT_EQ(policy.stages[1].refresh, 8);
-  EXPECT_EQ(policy.refresh, 4);
-  EXPECT_EQ(policy.SearchRefresh(), 16);
-  for (const char* refresh : {"16", "16,", ",8", "16,8,4", "16,8,", "16,6", "12,8", "4,8", "16,2",
-                              "16,0", "-16,-8", "x,8", "16;8", "16 8"}) {
-    options.hip_refresh = refresh;
-    EXPECT_FALSE(ReadSettings(options).ok()) << refresh;
-  }
-  options.hip_stages = "64:9";
-  options.hip_refresh = "8";
-  EXPECT_EQ(ReadSettings(options)->selection.stages[0].refresh, 8);
-  options.hip_stages = "";
-  EXPECT_FALSE(ReadSettings(options).ok());
 }
 
 TEST(Settings, KeysOfStagesHavePublishedPositionsOrOthers) {
@@ -240,6 +200,16 @@ TEST(Settings, SelectionsThatCannotBeAreRefused) {
 
 TEST(Settings, PromptsAndReachesThatCannotBeAreRefused) {
   const auto& wrong = WrongSelecting;
+  for (const std::string selector : {"infllm", "oracle", "oracle-heads"}) {
+    const std::string refused = "selector " + selector +
+                                " chooses keys in decode alone; pages, quest and infinitehip do " +
+                                "in prompts and beyond the trained window, too";
+    EXPECT_EQ(wrong([&](EngineOptions& o) { o.selector = selector, o.reach = "on"; }),
+              "reach on: " + refused);
+    EXPECT_EQ(wrong([&](EngineOptions& o) { o.selector = selector, o.sparse_prefill = true; }),
+              refused);
+    EXPECT_EQ(wrong([&](EngineOptions& o) { o.selector = selector; }), "");
+  }
   EXPECT_EQ(Wrong([](EngineOptions& o) { o.reach = "far"; }),
             "reach far: auto, on and off are known");
   EXPECT_EQ(wrong([](EngineOptions& o) { o.reach_positions = "here"; }),
@@ -324,18 +294,6 @@ TEST(Settings, PartsOfSelectionsThatNothingReadsAreRefused) {
             "sparse_least needs sparse_top_p");
   EXPECT_EQ(WrongSelecting([](EngineOptions& o) { o.sparse_delta = 0.1; }),
             "sparse_delta needs sparse_epsilon");
-}
-
-TEST(Settings, WrongStagesAreNamed) {
-  const auto wrong = [](const std::function<void(EngineOptions&)>& change) {
-    return Wrong([&](EngineOptions& o) { o.selector = "infinitehip", change(o); });
-  };
-  EXPECT_EQ(wrong([](EngineOptions& o) { o.hip_stages = "64"; }).find("hip_stages: '64' are not"),
-            0u);
-  EXPECT_EQ(wrong([](EngineOptions& o) { o.hip_refresh = "3"; }),
-            "hip_refresh: '3' is not a number of tokens for each stage of hip_stages, each a "
-            "multiple of the next, and the last of sparse_refresh, 1");
-  EXPECT_EQ(wrong([](EngineOptions& o) { o.hip_outer_keys = -1; }).find("hip_outer_keys is 0"), 0u);
 }
 
 TEST(Settings, WhatIsGivenIsThere) {

@@ -193,6 +193,20 @@ json GptNeoX() {
           {"max_position_embeddings", 512}};
 }
 
+// What such a file means to Transformers.
+TEST(ConfigTest, ATrainedLengthThatIsNotSaidIsTheFamilysDefault) {
+  const auto unsaid = [](json config) {
+    config.erase("max_position_embeddings");
+    return Good(config).max_position;
+  };
+  EXPECT_EQ(unsaid(Llama()), 2048);
+  EXPECT_EQ(unsaid(Of("MistralForCausalLM", "mistral")), 131072);
+  EXPECT_EQ(unsaid(Of("Qwen2ForCausalLM", "qwen2")), 32768);
+  EXPECT_EQ(unsaid(Of("Qwen3ForCausalLM", "qwen3")), 32768);
+  EXPECT_EQ(unsaid(Opt()), 2048);
+  EXPECT_EQ(unsaid(GptNeoX()), 2048);
+}
+
 TEST(ConfigTest, ReadsGptNeoX) {
   ModelConfig model = Good(GptNeoX());
   EXPECT_EQ(model.family, &arch::kGptNeoX);

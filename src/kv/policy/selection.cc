@@ -31,7 +31,8 @@ double KeysRead(int64_t chunk) {
   return 2.0 * std::log2(static_cast<double>(chunk)) / static_cast<double>(chunk);
 }
 
-// What survives a stage holds the `keys` that are chosen.
+// What survives a stage holds the `keys` that are chosen, which a share of the sequence may make
+// more than it keeps otherwise.
 std::array<ChunkStage, kChunkStages> StagesOf(const SelectionPolicy& policy, int64_t keys) {
   std::array<ChunkStage, kChunkStages> stages = {};
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -88,15 +89,17 @@ double SelectionPolicy::ScoredBytes(const PageFormat& page) const {
 }
 
 double SelectionPolicy::SurvivorBytes(const PageFormat& page, int64_t length) const {
+  const int64_t served = ChoiceSteps(page.page_slots);
   double keys_read = 0.0;
   for (size_t i = 0; i < stages.size(); ++i) {
     if (stages[i].chunk == 0) continue;
     const bool last = i + 1 == stages.size() || stages[i + 1].chunk == 0;
     const int64_t chunk = last ? summary.block_slots : stages[i + 1].chunk;
-    const int64_t refreshed = last ? refresh : stages[i + 1].refresh;
+    const int64_t refreshed =
+        last ? served : std::min<int64_t>(stages[i + 1].refresh, page.page_slots);
     const auto survivors = static_cast<double>(std::min(stages[i].keys, length));
-    keys_read += survivors * KeysRead(chunk) * static_cast<double>(refresh) /
-                 static_cast<double>(std::max(refresh, refreshed));
+    keys_read += survivors * KeysRead(chunk) * static_cast<double>(served) /
+                 static_cast<double>(std::max(served, refreshed));
   }
   return keys_read * LoneKeyBytes(page);
 }

@@ -107,6 +107,8 @@ struct SelectionPolicy {
   int search_run() const { return searches_pages() ? search_slots / summary.block_slots : 1; }
   // Decode steps that one search of all keys serves at most, and perhaps several choices.
   int64_t SearchRefresh() const { return std::max(candidates_refresh, stages[0].refresh); }
+  // Steps that one choice serves in pages of so many slots: one that closes renews it.
+  int64_t ChoiceSteps(int page_slots) const { return std::min<int64_t>(refresh, page_slots); }
   // Steps that one search serves in pages of so many slots: it is renewed with a choice, and when a
   // page closes.
   int64_t SearchSteps(int page_slots) const {

@@ -200,6 +200,12 @@ TEST(SelectionPolicyTest, StagesCostWhatTheyReadInTheirTime) {
   policy.stages[1].refresh = 8;
   EXPECT_EQ(policy.SurvivorBytes(page, 1 << 20), key * (10 * 32768 / 32 / 2 + 6 * 8192 / 8));
   EXPECT_EQ(policy.SurvivorBytesAnew(page, 1 << 20), key * (10 * 32768 / 32 + 6 * 8192 / 8));
+  // A page that closes renews them all.
+  policy.refresh = 96;
+  policy.stages[1].refresh = 192;
+  EXPECT_EQ(policy.ChoiceSteps(64), 64);
+  EXPECT_EQ(policy.ChoiceSteps(128), 96);
+  EXPECT_EQ(policy.SurvivorBytes(page, 1 << 20), key * (10 * 32768 / 32 + 6 * 8192 / 8));
 }
 
 // A block of rows of a prompt.

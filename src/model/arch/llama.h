@@ -14,7 +14,8 @@ namespace headway::arch {
 
 void ReadLlamaShape(ConfigReader& config, const HeadDefaults& defaults, ModelShape* shape);
 
-// Trained length, epsilon of the norms, and whether the embeddings are tied.
+// Trained length, epsilon of the norms, and whether the embeddings are tied. A config.json that
+// does not say how long means its family's default, as it does to Transformers.
 void ReadLlamaFields(ConfigReader& config, int64_t default_max_position, ModelConfig* model);
 
 void ReadLlamaRope(ConfigReader& config, ModelConfig* model);
