@@ -109,8 +109,10 @@ std::vector<Way> Ways(const std::string& disk_path, const std::string& pattern) 
        }},
       {"hgca",
        [](EngineOptions* o) {
-         o->hgca = 0.5;
-         o->hgca_window = 256;
+         o->page_slots = 16;
+         o->hgca = 1.0;
+         o->hgca_window = 32;
+         o->hgca_alpha = 1.0;  // which step is weighed decides, and layers take turns
        }},
       {"drafts", [](EngineOptions* o) { o->draft = "lookup"; }},
       {"sparse drafts",
@@ -142,8 +144,8 @@ TEST(EngineLayerRanks, SayWhatOneDeviceSays) {
     options.chunk = 256;
     options.segment = 256;
     way.set(&options);
-    const Said one = Ask(kDemo, Over(1, options), text, 12);
-    ExpectSame(one, Ask(kDemo, Over(ranks, options), text, 12));
+    const Said one = Ask(kDemo, Over(1, options), text, 24);
+    ExpectSame(one, Ask(kDemo, Over(ranks, options), text, 24));
     ranks = 5 - ranks;
   }
 }

@@ -252,6 +252,7 @@ Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t ga
     layout.salience = {.shape = basis.config.shape,
                        .page = layout.store.format.page,
                        .windows = basis.config.windows,
+                       .first_layer = basis.config.first_layer,
                        .policy = basis.salience,
                        .sequences = layout.executor.entries,
                        .length = layout.executor.length,

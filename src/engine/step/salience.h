@@ -42,6 +42,7 @@ struct SalienceLimits {
   ModelShape shape;
   PageFormat page;               // of closed pages
   std::vector<int64_t> windows;  // of layers that have one of their own and choose nothing; or none
+  int first_layer = 0;           // of the model's, where these are a run of them
   kv::SaliencePolicy policy;
   int64_t sequences = 0;
   int64_t length = 0;                    // of the longest
@@ -112,7 +113,8 @@ class Salience {
 
   // Whether the next token's queries of a layer are weighed.
   bool Weighs(const Chosen& chosen, int layer) const {
-    return limits_.policy.has_masses() && limits_.policy.weighs(chosen.length, layer);
+    return limits_.policy.has_masses() &&
+           limits_.policy.weighs(chosen.length, limits_.first_layer + layer);
   }
   // Enqueues what the queries of a decode add to the masses of the tokens that are not before the
   // window: q is that of the layer's first head, `keys` are of each KV head in the order of

@@ -35,8 +35,8 @@ struct SaliencePolicy {
   bool has_masses() const { return beta > 0.0; }
   bool reselects() const { return reselect > 0; }
   bool is_bounded() const { return bound.epsilon > 0.0; }
-  // Whether the step of the token at this position is. Layers take turns, so that no step takes
-  // much longer than others.
+  // Whether the step of the token at this position is. Layers of the model take turns, so that no
+  // step takes much longer than others.
   bool weighs(int64_t position, int layer) const { return position % every == layer % every; }
 };
 
