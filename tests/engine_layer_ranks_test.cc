@@ -46,7 +46,11 @@ Said Ask(const std::string& model, const EngineOptions& options, const std::vect
   const auto score = (*context)->Score(text, part, {});
   EXPECT_TRUE(score.ok()) << score.status().message();
   (*context)->Reset();
-  const Result<Generation> made = GenerateOne(**context, RequestOf(text, tokens));
+  Request request = RequestOf(text, tokens);
+  // Drawn tokens tell logits apart that have the same largest one.
+  if (!testing::RanksHaveGpus()) request.sampling.temperature = 1.0f;
+  request.sampling.seed = 3;
+  const Result<Generation> made = GenerateOne(**context, request);
   EXPECT_TRUE(made.ok()) << made.status().message();
   if (made.ok()) said.tokens = made->tokens;
   return said;
@@ -106,6 +110,27 @@ std::vector<Way> Ways(const std::string& disk_path, const std::string& pattern) 
          o->sparse_sink = 64;
          o->sparse_recent = 128;
          o->sparse_from = 0;
+       }},
+      {"selection, bounded",  // by keys that are drawn for each layer
+       [](EngineOptions* o) {
+         o->selector = "pages";
+         o->sparse_block = 16;
+         o->sparse_levels = 1;
+         o->sparse_keys = 32;
+         o->sparse_sink = 16;
+         o->sparse_recent = 32;
+         o->sparse_from = 0;
+         o->sparse_epsilon = 0.3;
+         o->sparse_delta = 0.3;
+       }},
+      {"hgca, bounded",
+       [](EngineOptions* o) {
+         o->placement = "host-only";
+         o->hgca = 1.0;
+         o->hgca_window = 64;
+         o->hgca_most = 0.1;
+         o->hgca_epsilon = 0.3;
+         o->hgca_delta = 0.3;
        }},
       {"hgca",
        [](EngineOptions* o) {

@@ -165,7 +165,7 @@ UnreadKeys SalientPath::Sample(int layer, const kv::HeadRun& head, int entry,
   const Salience::Chosen& chosen = *chosen_[static_cast<size_t>(entry)];
   const int slots = kv::BoundSlots(context_.format.page_slots);
   const int64_t segment = context_.store.format().segment_tokens();
-  const uint64_t seed = kv::SampleSeed(parts_.batch[entry].position, layer);
+  const uint64_t seed = kv::SampleSeed(parts_.batch[entry].position, context_.LayerOfModel(layer));
   UnreadKeys unread;
   unread.blocks = chosen.before / slots;
   for (int i = 0; i < selection::SamplesOf(unread.blocks); ++i) {

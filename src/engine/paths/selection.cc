@@ -214,7 +214,7 @@ bool SelectionPath::Choose(int layer, int entry) {
                    .on_disk = segments_.on_disk(),
                    .budget = BudgetOf(policy_.InLayer(layer, context_.shape.layers),
                                       segments_.spans(), position)};
-  choice.budget.bound.seed = kv::SampleSeed(position, layer);
+  choice.budget.bound.seed = kv::SampleSeed(position, context_.LayerOfModel(layer));
   const bool all = choice.budget.far_blocks >= choice.budget.far_end - choice.budget.far_begin ||
                    position < policy_.from;
   if (all && !policy_.reaches()) return false;

@@ -52,6 +52,8 @@ struct StepContext {
     const std::vector<int64_t>& windows = model.config().windows;
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }
+  // A layer's number in the model, of which these may be a run of layers.
+  int LayerOfModel(int layer) const { return model.config().first_layer + layer; }
   // Elements of a token's q, and of its attention's output.
   int64_t QWidth() const { return int64_t{shape.query_heads} * shape.head_dim; }
   // Bytes of `count` activations.

@@ -145,7 +145,7 @@ struct SelectionPolicy {
 // above 0 and at most a half.
 double DeviationsOf(double delta);
 
-// The sample of the step that reads position `position`, in a layer.
+// The sample of the step that reads position `position`, in a layer of the model.
 uint64_t SampleSeed(int64_t position, int layer);
 
 // Neighbouring blocks of a sequence.
