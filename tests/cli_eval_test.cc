@@ -257,6 +257,15 @@ TEST_F(Cli, BudgetsOfHeadsAreProfiledAndGivenBack) {
   };
   const Json run = RunJson(with({"run", kModel, "--file", dir_.File("a"), "-n", "2"}));
   EXPECT_EQ(run["plan"]["eviction"]["profiled"], true);
+  EXPECT_EQ(run["plan"]["eviction"]["room"], 2) << "as many as are generated";
+  const Args more = {"run", kModel, "--file", dir_.File("a"), "-n", "2"};
+  const auto room = [&](const Args& and_these) {
+    Args args = with(more);
+    args.insert(args.end(), and_these.begin(), and_these.end());
+    return RunJson(args)["plan"]["eviction"]["room"];
+  };
+  EXPECT_EQ(room({"--evict-room", "64"}), 64);
+  EXPECT_EQ(room({"--session", dir_.File("session")}), 4096) << "it may go on";
   const Json plan =
       RunJson(with({"plan", kModel, "-c", "4096", "--kv-memory", "64MiB", "--evict-room", "64"}));
   EXPECT_GT(plan["eviction"]["sequences"], 1);

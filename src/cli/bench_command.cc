@@ -117,11 +117,13 @@ std::string CheckBenchFlags(const CLI::App& app, BenchFlags* flags) {
 
 bool OnGpu(const BenchFlags& flags) { return flags.model.engine.device != "cpu"; }
 
+constexpr int64_t kStepsBeside = 2;  // those before the first that is measured, and room behind
+
 // As long as the sequences get.
 Workload Reached(const BenchFlags& flags, const Workload& workload) {
   Workload reached = workload;
   if (!flags.prefill) {
-    for (int64_t& length : reached.lengths) length += flags.steps + 2;
+    for (int64_t& length : reached.lengths) length += flags.steps + kStepsBeside;
   }
   return reached;
 }
@@ -320,6 +322,7 @@ int Bench(BenchFlags flags, const Args& args, Console& console) {
   if (std::string wrong = CheckBenchFlags(*app, &flags); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
   }
+  if (!prefill) MakeRoomFor(flags.steps + kStepsBeside, &flags.model.engine);
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
   const std::vector<Workload> workloads = *ParseWorkloads(flags.context, flags.batch);

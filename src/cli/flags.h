@@ -87,6 +87,9 @@ void AddModelFlags(CLI::App& app, ModelFlags* flags);
 // Of what evaluates a selection: unless the user says otherwise it chooses however short a text is,
 // also where reading all would be as fast.
 void ChooseAtAnyLength(EngineOptions* options);
+// Of what generates so many tokens behind a prompt at most: unless the user says otherwise, a
+// sequence whose prompt is cut down has room for no more. One that is a session may go on later.
+void MakeRoomFor(int64_t tokens, EngineOptions* options);
 
 struct OutputFlags {
   bool json = false;

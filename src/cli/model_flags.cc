@@ -1,4 +1,5 @@
 #include <CLI/App.hpp>
+#include <algorithm>
 
 #include "base/bytes.h"
 #include "cli/flags.h"
@@ -201,7 +202,7 @@ void AddEvictionFlags(CLI::App& app, EngineOptions& engine) {
       ->type_name("FILE");
   AddNumber(app, eviction, "--evict-room", &engine.evict_room, {1, kMaxCount},
             "tokens that a sequence may grow by behind its prompt")
-      ->default_str("4096");
+      ->default_str("as many as are generated, or 4096");
   AddChoice(
       app, eviction, "--evicted", &engine.evicted, {"drop", "demote"},
       "what becomes of the tokens that a head does not keep: drop, or demote, to host memory, "
@@ -345,6 +346,15 @@ void AddComputeFlags(CLI::App& app, EngineOptions& engine) {
 }
 
 }  // namespace
+
+void MakeRoomFor(int64_t tokens, EngineOptions* options) {
+  const EngineOptions absent;
+  if (options->evict == absent.evict || options->evict_room != absent.evict_room ||
+      !options->session.empty()) {
+    return;
+  }
+  options->evict_room = std::max<int64_t>(tokens, 1);
+}
 
 void AddModelFlags(CLI::App& app, ModelFlags* flags) {
   EngineOptions& engine = flags->engine;

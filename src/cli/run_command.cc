@@ -251,6 +251,7 @@ int RunCommand(const Args& args, Console& console) {
   if (std::string wrong = CheckPromptFlags(*app, console, &flags.prompt); !wrong.empty()) {
     return WrongUsage(*app, wrong, console);
   }
+  MakeRoomFor(flags.max_tokens, &flags.model.engine);
   // Before the prompt: a model that is not there is the greater mistake.
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());

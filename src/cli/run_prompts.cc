@@ -171,6 +171,9 @@ int RunPrompts(const CLI::App& app, RunFlags flags, Console& console) {
   Result<std::vector<PromptLine>> lines =
       ParsePromptLines(*text, flags.prompts == "-" ? "standard input" : flags.prompts);
   if (!lines.ok()) return console.Fail(lines.status());
+  int64_t most = flags.max_tokens;
+  for (const PromptLine& line : *lines) most = std::max(most, line.max_tokens.value_or(0));
+  MakeRoomFor(most, &flags.model.engine);
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, flags.model.engine);
   if (!engine.ok()) return console.Fail(engine.status());
   if (Status s = TakeSamplingDefaults(app, (*engine)->info(), &flags.sampling, console); !s.ok()) {
