@@ -268,31 +268,64 @@ void AttendBlock(Tiles& tiles, const AttentionTask& task, const Scratch& scratch
   }
 }
 
+// Begins all strips of a task; returns their number.
+int64_t StartStrips(const AttentionTask& task, const Scratch& scratch) {
+  const int64_t strips = CeilDiv(task.rows, kStrip);
+  for (int64_t i = 0; i < strips; ++i) {
+    StartStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
+               scratch.dims, scratch.At(i));
+  }
+  return strips;
+}
+
+void StoreStrips(const AttentionTask& task, const Scratch& scratch, int64_t strips) {
+  for (int64_t i = 0; i < strips; ++i) {
+    StoreStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
+               scratch, scratch.At(i));
+  }
+}
+
 template <class Tiles>
 void Attend(const AttentionTask& task, std::byte* data) {
   const FlushDenormals flush;
   Tiles tiles;
   const Scratch scratch(data, task.format->head_dim);
-  const int64_t strips = CeilDiv(task.rows, kStrip);
-  int64_t begin = task.item->keys.pages.count;
+  const int64_t strips = StartStrips(task, scratch);
+  const PageRun& run = task.item->keys.pages;
+  int64_t begin = run.count;
   int64_t end = 0;
   for (int64_t i = 0; i < strips; ++i) {
-    const Strip strip = scratch.At(i);
-    StartStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
-               scratch.dims, strip);
-    begin = std::min(begin, strip.keys().begin);
-    end = std::max(end, strip.keys().end);
+    begin = std::min(begin, scratch.At(i).keys().begin);
+    end = std::max(end, scratch.At(i).keys().end);
   }
   for (int64_t first = begin / kBlock * kBlock; first < end; first += kBlock) {
-    const int64_t count = std::min(kBlock, end - first);
-    PackKeys(task, first, count, scratch);
-    PackValues(task, first, count, scratch);
-    AttendBlock(tiles, task, scratch, strips, first, count);
+    const Span keys = {first, std::min(kBlock, end - first)};
+    PackKeys(*task.format, run, keys, scratch, 0);
+    ValueRows values;
+    FindValues(*task.format, run, keys, scratch, 0, values);
+    PackValues(values, keys.count, scratch);
+    AttendBlock(tiles, task, scratch, strips, first, keys.count);
   }
-  for (int64_t i = 0; i < strips; ++i) {
-    StoreStrip(task, task.first_row + i * kStrip, std::min<int64_t>(kStrip, task.rows - i * kStrip),
-               scratch, scratch.At(i));
+  StoreStrips(task, scratch, strips);
+}
+
+template <class Tiles>
+void AttendRuns(const AttentionTask& task, PageRuns& runs, std::byte* data) {
+  const FlushDenormals flush;
+  Tiles tiles;
+  const Scratch scratch(data, task.format->head_dim);
+  const int64_t strips = StartStrips(task, scratch);
+  RunPacker packer(*task.format, runs);
+  int64_t seen = 0;  // keys of a block that rows see; what is behind them may be anything
+  while (const int64_t count = packer.Pack(scratch)) {
+    for (int64_t i = 0; count != seen && i < strips; ++i) {
+      std::fill_n(scratch.At(i).begin, kStrip, 0);
+      std::fill_n(scratch.At(i).end, kStrip, static_cast<int32_t>(count));
+    }
+    seen = count;
+    AttendBlock(tiles, task, scratch, strips, 0, count);
   }
+  StoreStrips(task, scratch, strips);
 }
 
 }  // namespace
@@ -302,13 +335,13 @@ const AttentionStripOps kAmxOps = {.strip_rows = kStrip,
                                    .max_strips = MaxStrips,
                                    .scratch_bytes = ScratchBytes,
                                    .attend = Attend<AmxTiles>,
-                                   .attend_runs = nullptr};
+                                   .attend_runs = AttendRuns<AmxTiles>};
 extern const AttentionStripOps kEmulatedAmxOps;
 const AttentionStripOps kEmulatedAmxOps = {.strip_rows = kStrip,
                                            .max_strips = MaxStrips,
                                            .scratch_bytes = ScratchBytes,
                                            .attend = Attend<EmulatedTiles>,
-                                           .attend_runs = nullptr};
+                                           .attend_runs = AttendRuns<EmulatedTiles>};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu

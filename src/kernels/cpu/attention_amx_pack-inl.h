@@ -201,20 +201,22 @@ __mmask32 FirstElements(int64_t count) {
   return static_cast<__mmask32>((uint64_t{1} << std::clamp<int64_t>(count, 0, 32)) - 1);
 }
 
-// Keys [first, first + count) of the item, padded with zeros to whole tiles of dims.
-void PackKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
-  const PageRun& run = task.item->keys.pages;
-  uint16_t* to = scratch.k;
+// Keys [first, first + count) of a run, padded with zeros to whole tiles of dims, become those of
+// the block from key `at` on.
+void PackKeys(const PageFormat& format, const PageRun& run, Span keys, const Scratch& scratch,
+              int64_t at) {
+  const auto [first, count] = keys;
   const Dims& dims = scratch.dims;
-  if (IsLossless(*task.format, run)) {
+  uint16_t* to = scratch.k + at * dims.chunks * 32;
+  if (IsLossless(format, run)) {
     const ExpandedRows rows = {to, dims.chunks * 32};
-    ExpandRows(*task.format, run, Half::kKeys, {first, count}, rows);
+    ExpandRows(format, run, Half::kKeys, {first, count}, rows);
     for (int64_t key = 0; key < count; ++key) {
       std::fill(rows.At(key) + dims.head_dim, rows.At(key + 1), uint16_t{0});
     }
     return;
   }
-  RowCursor cursor(*task.format, run, run.k, first);
+  RowCursor cursor(format, run, run.k, first);
   for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
     for (int64_t dim = 0; dim < dims.chunks * 32; dim += 32, to += 32) {
@@ -224,30 +226,31 @@ void PackKeys(const AttentionTask& task, int64_t first, int64_t count, const Scr
   }
 }
 
-// Where values of the same keys lie.
-void FindValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch,
-                const std::byte* (&rows)[kBlock]) {
-  const PageRun& run = task.item->keys.pages;
-  if (IsLossless(*task.format, run)) {
-    const ExpandedRows to = {scratch.expanded, scratch.dims.head_dim};
-    ExpandRows(*task.format, run, Half::kValues, {first, count}, to);
+// Where the values of a block's keys lie.
+using ValueRows = const std::byte* [kBlock];
+
+// Those of the same keys.
+void FindValues(const PageFormat& format, const PageRun& run, Span keys, const Scratch& scratch,
+                int64_t at, ValueRows& rows) {
+  const auto [first, count] = keys;
+  if (IsLossless(format, run)) {
+    const ExpandedRows to = {scratch.expanded + at * scratch.dims.head_dim, scratch.dims.head_dim};
+    ExpandRows(format, run, Half::kValues, {first, count}, to);
     for (int64_t key = 0; key < count; ++key) {
-      rows[key] = reinterpret_cast<const std::byte*>(to.At(key));
+      rows[at + key] = reinterpret_cast<const std::byte*>(to.At(key));
     }
     return;
   }
-  RowCursor cursor(*task.format, run, run.v, first);
+  RowCursor cursor(format, run, run.v, first);
   for (int64_t key = 0; key < count; ++key) {
     if (key > 0) cursor.Advance();
-    rows[key] = cursor.row();
+    rows[at + key] = cursor.row();
   }
 }
 
-// These values, transposed; those that complete the last kSub are 0.
-void PackValues(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
+// The values of a block of `count` keys, transposed; those that complete the last kSub are 0.
+void PackValues(ValueRows& rows, int64_t count, const Scratch& scratch) {
   alignas(64) static constexpr std::byte kZeros[64] = {};
-  const std::byte* rows[kBlock];
-  FindValues(task, first, count, scratch, rows);
   for (int64_t key = count; key < RoundUp(count, kSub); ++key) rows[key] = nullptr;
   for (int64_t sub = 0; sub < CeilDiv(count, kSub); ++sub) {
     for (int64_t dim = 0; dim < scratch.dims.groups * 16; dim += 32) {
@@ -276,6 +279,39 @@ void PackValues(const AttentionTask& task, int64_t first, int64_t count, const S
     }
   }
 }
+
+// Packs keys that lie in runs, one behind the other.
+class RunPacker {
+ public:
+  RunPacker(const PageFormat& format, PageRuns& runs)
+      : format_(format), runs_(runs), more_(runs.Next(&run_)) {}
+
+  // As many as a block takes, or are left; returns their number.
+  int64_t Pack(const Scratch& scratch) {
+    ValueRows rows;
+    int64_t count = 0;
+    while (more_ && count < kBlock) {
+      HEADWAY_CHECK(run_.turn.rotary_dim == 0);
+      const Span keys = {first_, std::min(kBlock - count, run_.pages.count - first_)};
+      PackKeys(format_, run_.pages, keys, scratch, count);
+      FindValues(format_, run_.pages, keys, scratch, count, rows);
+      count += keys.count;
+      first_ += keys.count;
+      if (first_ < run_.pages.count) continue;
+      more_ = runs_.Next(&run_);
+      first_ = 0;
+    }
+    if (count > 0) PackValues(rows, count, scratch);
+    return count;
+  }
+
+ private:
+  const PageFormat& format_;
+  PageRuns& runs_;
+  RunOfPage run_;
+  int64_t first_ = 0;  // key of the run
+  bool more_;
+};
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -169,7 +169,7 @@ struct AttentionStripOps {
   int64_t (*max_strips)(int64_t head_dim);     // of one task
   int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread
   void (*attend)(const AttentionTask& task, std::byte* scratch);
-  // Every row sees all keys of the runs; the item's own keys are not read. Null on tiles.
+  // Every row sees all keys of the runs; the item's own keys are not read.
   void (*attend_runs)(const AttentionTask& task, PageRuns& runs, std::byte* scratch);
 };
 const AttentionStripOps& AttentionStripOpsFor(Isa isa);

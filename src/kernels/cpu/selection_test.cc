@@ -88,6 +88,19 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionForManyRows) {
   }
 }
 
+// Tiles take them where they can.
+TEST_P(SelectionTest, AgreesWithTheDefinitionForManyRowsOfBF16) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Random random(seed);
+    SelectionCase c = RandomPrefillCase(random);
+    c.format.dtype = DType::kBF16;
+    c.format.encoding = Encoding::kNone;
+    c.of_codes = false;
+    c.move_dim = 0;
+    ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
+  }
+}
+
 // Any block size, head dimension and group that fits: vectors end anywhere.
 TEST_P(SelectionTest, AgreesWithTheDefinitionInOddShapes) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {

@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/thread_pool.h"
 #include "device/cpu/cpu_device.h"
+#include "kernels/cpu/attention_testing.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/testing/selection_rest.h"
 
@@ -38,6 +39,17 @@ auto RunOn(const SelectionCase& c, const std::string& isa, int threads, const Ru
   return run(*kernels, *stream, *host);
 }
 
+// The logits' sums and the softmax's steps are those of attention of few queries, or of many; on
+// tiles scaled queries are rounded to bf16, too.
+AttentionPrecision PrecisionOn(const std::string& isa, const SelectionCase& c) {
+  const bool bf16 = c.format.dtype == DType::kBF16 && (c.format.encoding == Encoding::kNone ||
+                                                       c.format.encoding == Encoding::kLossless);
+  if (isa != "amx" || !bf16 || c.rows == 1 || c.move_dim > 0) return {};
+  AttentionPrecision precision = PrecisionOf(OnTiles::kMany);
+  precision.logit = 0x1p-9;
+  return precision;
+}
+
 std::vector<std::byte> RunOn(const SelectionProblem& problem, const std::string& isa, int threads) {
   return RunOn(problem.spec, isa, threads,
                [&](Kernels& kernels, Stream& stream, SelectionHost& host) {
@@ -54,8 +66,7 @@ std::string SelectionDisagreement(const SelectionCase& c, const std::string& isa
   same.Next();
   SelectionProblem problem(c, random, places);
   const std::vector<std::byte> actual = RunOn(problem, isa, 1);
-  // The logits' sums and the softmax's steps are those of attention of few queries.
-  const std::string wrong = problem.Disagreement({}, actual);
+  const std::string wrong = problem.Disagreement(PrecisionOn(isa, c), actual);
   if (!wrong.empty()) return wrong;
   const SelectionProblem elsewhere(c, same, others);
   if (problem.Outputs(actual) != elsewhere.Outputs(RunOn(elsewhere, isa, 3))) {
