@@ -280,6 +280,29 @@ void PackValues(ValueRows& rows, int64_t count, const Scratch& scratch) {
   }
 }
 
+// 16 bf16 as f32, 0 from those on that are not there.
+HWY_INLINE __m512 LoadBF16(__mmask16 there, const uint16_t* from) {
+  const __m256i bits = _mm256_maskz_loadu_epi16(there, from);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+// Rotates packed keys on, in f32, rounded to bf16 again.
+void TurnKeys(const RopeTable& turn, int64_t count, int64_t stride, uint16_t* k) {
+  const int64_t half = turn.rotary_dim / 2;
+  for (int64_t key = 0; half > 0 && key < count; ++key, k += stride) {
+    for (int64_t i = 0; i < half; i += 16) {
+      const __mmask16 there = FirstLanes(half - i);
+      const __m512 cos = _mm512_maskz_loadu_ps(there, turn.cos + i);
+      const __m512 sin = _mm512_maskz_loadu_ps(there, turn.sin + i);
+      const __m512 x = LoadBF16(there, k + i), y = LoadBF16(there, k + half + i);
+      const __m512 low = _mm512_fmsub_ps(x, cos, _mm512_mul_ps(y, sin));
+      const __m512 high = _mm512_fmadd_ps(y, cos, _mm512_mul_ps(x, sin));
+      _mm256_mask_storeu_epi16(k + i, there, _mm512_cvtepi32_epi16(RoundToBF16(low)));
+      _mm256_mask_storeu_epi16(k + half + i, there, _mm512_cvtepi32_epi16(RoundToBF16(high)));
+    }
+  }
+}
+
 // Packs keys that lie in runs, one behind the other.
 class RunPacker {
  public:
@@ -291,9 +314,10 @@ class RunPacker {
     ValueRows rows;
     int64_t count = 0;
     while (more_ && count < kBlock) {
-      HEADWAY_CHECK(run_.turn.rotary_dim == 0);
       const Span keys = {first_, std::min(kBlock - count, run_.pages.count - first_)};
+      const int64_t stride = scratch.dims.chunks * 32;
       PackKeys(format_, run_.pages, keys, scratch, count);
+      TurnKeys(run_.turn, keys.count, stride, scratch.k + count * stride);
       FindValues(format_, run_.pages, keys, scratch, count, rows);
       count += keys.count;
       first_ += keys.count;

@@ -127,14 +127,12 @@ void AddParts(const AttendBlocksItem& item, int block_slots, int group,
   }
 }
 
-// As attention of many queries has them: tiles where pages hold bf16, and nothing is rotated on.
-const AttentionStripOps& StripOpsFor(const SelectionCall& call, Isa isa,
-                                     const AttendBlocksItem& item) {
-  const bool bf16 =
-      call.format.dtype == DType::kBF16 &&
-      (call.format.encoding == Encoding::kNone || call.format.encoding == Encoding::kLossless);
-  const bool on_tiles = isa == Isa::kAmx && bf16 && item.move.inv_freq == nullptr;
-  return on_tiles ? AttentionAmxOps() : AttentionStripOpsFor(isa);
+// As attention of many queries has them: tiles where pages hold bf16.
+const AttentionStripOps& StripOpsFor(const SelectionCall& call, Isa isa) {
+  const Encoding encoding = call.format.encoding;
+  const bool bf16 = call.format.dtype == DType::kBF16 &&
+                    (encoding == Encoding::kNone || encoding == Encoding::kLossless);
+  return isa == Isa::kAmx && bf16 ? AttentionAmxOps() : AttentionStripOpsFor(isa);
 }
 
 // Rows are cut by the item alone, so that bits do not depend on threads.
@@ -189,14 +187,13 @@ void AttendRows(const SelectionCall& call, Isa isa, const ListTask& task, std::b
       .lse_stride = from.lse_stride,
       .merge = from.merge};
   ListedRuns runs(call, SelectionOpsFor(isa), task, 0, from.counts[task.list()]);
-  StripOpsFor(call, isa, from)
-      .attend_runs({.format = &call.format,
-                    .params = &params,
-                    .item = &item,
-                    .group = call.group,
-                    .first_row = task.first_row,
-                    .rows = task.rows},
-                   runs, scratch);
+  StripOpsFor(call, isa).attend_runs({.format = &call.format,
+                                      .params = &params,
+                                      .item = &item,
+                                      .group = call.group,
+                                      .first_row = task.first_row,
+                                      .rows = task.rows},
+                                     runs, scratch);
 }
 
 }  // namespace
@@ -206,14 +203,15 @@ void AttendBlocks(ThreadPool& pool, Isa isa, const SelectionCall& call,
   const auto& [format, summary, group, scale] = call;
   HEADWAY_CHECK(SelectionFits(format, summary, group));
   HEADWAY_CHECK(pool.threads() <= scratch.threads && format.head_dim <= scratch.limits.head_dim);
+  const AttentionStripOps& strips = StripOpsFor(call, isa);
+  const int64_t task_rows = strips.max_strips(format.head_dim) * strips.strip_rows;
   std::vector<ListTask> tasks;
   for (const AttendBlocksItem& item : items) {
     if (item.attended) continue;
     if (item.rows == 1) {
       AddParts(item, summary.block_slots, group, tasks);
     } else {
-      const AttentionStripOps& strips = StripOpsFor(call, isa, item);
-      AddRows(item, strips.max_strips(format.head_dim) * strips.strip_rows, group, tasks);
+      AddRows(item, task_rows, group, tasks);
     }
   }
   pool.Run(std::ssize(tasks), 1, [&](int thread, int64_t begin, int64_t end) {

@@ -96,7 +96,6 @@ TEST_P(SelectionTest, AgreesWithTheDefinitionForManyRowsOfBF16) {
     c.format.dtype = DType::kBF16;
     c.format.encoding = Encoding::kNone;
     c.of_codes = false;
-    c.move_dim = 0;
     ASSERT_EQ(SelectionDisagreement(c, GetParam(), random), "") << seed << ": " << c.Name();
   }
 }
