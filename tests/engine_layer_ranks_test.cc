@@ -73,28 +73,23 @@ struct Way {
   std::function<void(EngineOptions*)> set;
 };
 
+void ChoosePages(int64_t keys, int64_t sink, int64_t recent, EngineOptions* o) {
+  o->selector = "pages";
+  o->sparse_block = 16;  // a plan of fewer layers may choose others
+  o->sparse_levels = 1;
+  o->sparse_keys = keys;
+  o->sparse_sink = sink;
+  o->sparse_recent = recent;
+  o->sparse_from = 0;
+}
+
 // Those in which decodes leave out what matters little.
 std::vector<Way> WaysToLeaveOut() {
   return {
-      {"selection",
-       [](EngineOptions* o) {
-         o->selector = "pages";
-         o->sparse_block = 16;  // a plan of fewer layers may choose others
-         o->sparse_levels = 1;
-         o->sparse_keys = 128;
-         o->sparse_sink = 64;
-         o->sparse_recent = 128;
-         o->sparse_from = 0;
-       }},
+      {"selection", [](EngineOptions* o) { ChoosePages(128, 64, 128, o); }},
       {"selection, bounded",  // by keys that are drawn for each layer
        [](EngineOptions* o) {
-         o->selector = "pages";
-         o->sparse_block = 16;
-         o->sparse_levels = 1;
-         o->sparse_keys = 32;
-         o->sparse_sink = 16;
-         o->sparse_recent = 32;
-         o->sparse_from = 0;
+         ChoosePages(32, 16, 32, o);
          o->sparse_epsilon = 0.3;
          o->sparse_delta = 0.3;
        }},

@@ -309,15 +309,14 @@ void Attend(const AttentionTask& task, std::byte* data) {
   StoreStrips(task, scratch, strips);
 }
 
-template <class Tiles>
 void AttendRuns(const AttentionTask& task, PageRuns& runs, std::byte* data) {
   const FlushDenormals flush;
-  Tiles tiles;
+  AmxTiles tiles;
   const Scratch scratch(data, task.format->head_dim);
   const int64_t strips = StartStrips(task, scratch);
-  RunPacker packer(*task.format, runs);
+  BlocksOfRuns blocks(runs);
   int64_t seen = 0;  // keys of a block that rows see; what is behind them may be anything
-  while (const int64_t count = packer.Pack(scratch)) {
+  while (const int64_t count = PackRuns(*task.format, blocks, scratch)) {
     for (int64_t i = 0; count != seen && i < strips; ++i) {
       std::fill_n(scratch.At(i).begin, kStrip, 0);
       std::fill_n(scratch.At(i).end, kStrip, static_cast<int32_t>(count));
@@ -335,13 +334,13 @@ const AttentionStripOps kAmxOps = {.strip_rows = kStrip,
                                    .max_strips = MaxStrips,
                                    .scratch_bytes = ScratchBytes,
                                    .attend = Attend<AmxTiles>,
-                                   .attend_runs = AttendRuns<AmxTiles>};
+                                   .attend_runs = AttendRuns};
 extern const AttentionStripOps kEmulatedAmxOps;
 const AttentionStripOps kEmulatedAmxOps = {.strip_rows = kStrip,
                                            .max_strips = MaxStrips,
                                            .scratch_bytes = ScratchBytes,
                                            .attend = Attend<EmulatedTiles>,
-                                           .attend_runs = AttendRuns<EmulatedTiles>};
+                                           .attend_runs = nullptr};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headway::cpu

@@ -303,39 +303,19 @@ void TurnKeys(const RopeTable& turn, int64_t count, int64_t stride, uint16_t* k)
   }
 }
 
-// Packs keys that lie in runs, one behind the other.
-class RunPacker {
- public:
-  RunPacker(const PageFormat& format, PageRuns& runs)
-      : format_(format), runs_(runs), more_(runs.Next(&run_)) {}
-
-  // As many as a block takes, or are left; returns their number.
-  int64_t Pack(const Scratch& scratch) {
-    ValueRows rows;
-    int64_t count = 0;
-    while (more_ && count < kBlock) {
-      const Span keys = {first_, std::min(kBlock - count, run_.pages.count - first_)};
-      const int64_t stride = scratch.dims.chunks * 32;
-      PackKeys(format_, run_.pages, keys, scratch, count);
-      TurnKeys(run_.turn, keys.count, stride, scratch.k + count * stride);
-      FindValues(format_, run_.pages, keys, scratch, count, rows);
-      count += keys.count;
-      first_ += keys.count;
-      if (first_ < run_.pages.count) continue;
-      more_ = runs_.Next(&run_);
-      first_ = 0;
-    }
-    if (count > 0) PackValues(rows, count, scratch);
-    return count;
-  }
-
- private:
-  const PageFormat& format_;
-  PageRuns& runs_;
-  RunOfPage run_;
-  int64_t first_ = 0;  // key of the run
-  bool more_;
-};
+// The keys and values of the next block of runs; returns their number.
+int64_t PackRuns(const PageFormat& format, BlocksOfRuns& blocks, const Scratch& scratch) {
+  ValueRows rows;
+  const int64_t stride = scratch.dims.chunks * 32;
+  const int64_t count = blocks.Next(
+      kBlock, [&](const RunOfPage& run, int64_t first, int64_t keys, int64_t at) HWY_ATTR {
+        PackKeys(format, run.pages, {first, keys}, scratch, at);
+        TurnKeys(run.turn, keys, stride, scratch.k + at * stride);
+        FindValues(format, run.pages, {first, keys}, scratch, at, rows);
+      });
+  if (count > 0) PackValues(rows, count, scratch);
+  return count;
+}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

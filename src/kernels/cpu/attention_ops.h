@@ -10,6 +10,7 @@
 
 #include <xmmintrin.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -101,6 +102,12 @@ inline bool HoldsBF16(const PageFormat& format, const PageRun& run) {
   return format.dtype == DType::kBF16 && (run.params == nullptr || IsLossless(format, run));
 }
 
+// Whether those of closed pages are.
+inline bool HoldsBF16(const PageFormat& format) {
+  return format.dtype == DType::kBF16 &&
+         (format.encoding == Encoding::kNone || format.encoding == Encoding::kLossless);
+}
+
 // Bytes of a row of K or V of a run's pages.
 inline int64_t RowBytes(const PageFormat& format, const PageRun& run) {
   const Encoding encoding = run.params == nullptr ? Encoding::kNone : format.encoding;
@@ -163,13 +170,42 @@ class PageRuns {
   virtual bool Next(RunOfPage* run) = 0;
 };
 
+// Their keys as blocks.
+class BlocksOfRuns {
+ public:
+  explicit BlocksOfRuns(PageRuns& runs) : runs_(runs), more_(runs.Next(&run_)) {}
+
+  // The next block, of `most` keys or those that are left; returns their number. Each piece goes to
+  // load(run, first key of the run, keys, where they are in the block).
+  template <typename Load>
+  int64_t Next(int64_t most, const Load& load) {
+    int64_t count = 0;
+    while (more_ && count < most) {
+      const int64_t keys = std::min(most - count, run_.pages.count - first_);
+      load(run_, first_, keys, count);
+      count += keys;
+      first_ += keys;
+      if (first_ < run_.pages.count) continue;
+      more_ = runs_.Next(&run_);
+      first_ = 0;
+    }
+    return count;
+  }
+
+ private:
+  PageRuns& runs_;
+  RunOfPage run_;
+  int64_t first_ = 0;  // key of the run
+  bool more_;
+};
+
 // Any number of queries, in strips.
 struct AttentionStripOps {
   int64_t strip_rows;
   int64_t (*max_strips)(int64_t head_dim);     // of one task
   int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread
   void (*attend)(const AttentionTask& task, std::byte* scratch);
-  // Every row sees all keys of the runs; the item's own keys are not read.
+  // Every row sees all keys of the runs; the item's own keys are not read. Null on emulated tiles.
   void (*attend_runs)(const AttentionTask& task, PageRuns& runs, std::byte* scratch);
 };
 const AttentionStripOps& AttentionStripOpsFor(Isa isa);

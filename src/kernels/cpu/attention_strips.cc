@@ -262,8 +262,10 @@ void AttendStripRuns(const AttentionTask& task, PageRuns& runs, std::byte* data)
     std::fill_n(scratch.At(i).begin, kStrip, 0);
     std::fill_n(scratch.At(i).end, kStrip, std::numeric_limits<int32_t>::max());
   }
-  RunLoader loader(*task.format, runs);
-  while (const int64_t count = loader.Load(scratch)) AttendBlock(task, scratch, strips, 0, count);
+  BlocksOfRuns blocks(runs);
+  while (const int64_t count = LoadRuns(*task.format, blocks, scratch)) {
+    AttendBlock(task, scratch, strips, 0, count);
+  }
   StoreStrips(task, scratch, strips);
 }
 

@@ -264,36 +264,15 @@ void TurnRows(const RopeTable& turn, int64_t rows, int64_t dim, float* k) {
   }
 }
 
-// The keys and values of runs, a block at a time.
-class RunLoader {
- public:
-  RunLoader(const PageFormat& format, PageRuns& runs)
-      : format_(format), runs_(runs), more_(runs.Next(&run_)) {}
-
-  // As many as a block takes, or are left, into scratch.k and v; returns their number.
-  int64_t Load(const Scratch& scratch) {
-    int64_t count = 0;
-    while (more_ && count < kKeyBlock) {
-      const int64_t rows = std::min(kKeyBlock - count, run_.pages.count - first_);
-      LoadRows<true>(format_, run_.pages, first_, rows, scratch, count);
-      LoadRows<false>(format_, run_.pages, first_, rows, scratch, count);
-      TurnRows(run_.turn, rows, scratch.dim, scratch.k + count * scratch.dim);
-      count += rows;
-      first_ += rows;
-      if (first_ < run_.pages.count) continue;
-      more_ = runs_.Next(&run_);
-      first_ = 0;
-    }
-    return count;
-  }
-
- private:
-  const PageFormat& format_;
-  PageRuns& runs_;
-  RunOfPage run_;
-  int64_t first_ = 0;  // key of the run
-  bool more_;
-};
+// The keys and values of the next block of runs, into scratch.k and v; returns their number.
+int64_t LoadRuns(const PageFormat& format, BlocksOfRuns& blocks, const Scratch& scratch) {
+  return blocks.Next(kKeyBlock,
+                     [&](const RunOfPage& run, int64_t first, int64_t rows, int64_t at) HWY_ATTR {
+                       LoadRows<true>(format, run.pages, first, rows, scratch, at);
+                       LoadRows<false>(format, run.pages, first, rows, scratch, at);
+                       TurnRows(run.turn, rows, scratch.dim, scratch.k + at * scratch.dim);
+                     });
+}
 
 void LoadKeys(const AttentionTask& task, int64_t first, int64_t count, const Scratch& scratch) {
   const PageRun& run = task.item->keys.pages;

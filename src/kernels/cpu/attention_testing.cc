@@ -46,9 +46,7 @@ std::vector<NamedCode> AllCodes() {
 }
 
 OnTiles TilesOf(const NamedCode& code, const AttentionCase& c) {
-  const bool bf16 = c.format.dtype == DType::kBF16 && (c.format.encoding == Encoding::kNone ||
-                                                       c.format.encoding == Encoding::kLossless);
-  if (!code.has_tiles || !bf16 || c.rotary_dim != 0 || c.key_mass) {
+  if (!code.has_tiles || !cpu::HoldsBF16(c.format) || c.rotary_dim != 0 || c.key_mass) {
     return OnTiles::kNot;
   }
   if (c.tokens * c.group > cpu::kFewRowsMax || c.params.softcap != 0) return OnTiles::kMany;

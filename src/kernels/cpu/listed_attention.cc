@@ -129,10 +129,8 @@ void AddParts(const AttendBlocksItem& item, int block_slots, int group,
 
 // As attention of many queries has them: tiles where pages hold bf16.
 const AttentionStripOps& StripOpsFor(const SelectionCall& call, Isa isa) {
-  const Encoding encoding = call.format.encoding;
-  const bool bf16 = call.format.dtype == DType::kBF16 &&
-                    (encoding == Encoding::kNone || encoding == Encoding::kLossless);
-  return isa == Isa::kAmx && bf16 ? AttentionAmxOps() : AttentionStripOpsFor(isa);
+  const AttentionCode code = AttentionCodeFor(isa);
+  return code.tiles != nullptr && HoldsBF16(call.format) ? *code.tiles : *code.strips;
 }
 
 // Rows are cut by the item alone, so that bits do not depend on threads.

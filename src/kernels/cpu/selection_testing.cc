@@ -42,9 +42,7 @@ auto RunOn(const SelectionCase& c, const std::string& isa, int threads, const Ru
 // The logits' sums and the softmax's steps are those of attention of few queries, or of many; on
 // tiles scaled queries are rounded to bf16, too, and keys that are moved.
 AttentionPrecision PrecisionOn(const std::string& isa, const SelectionCase& c) {
-  const bool bf16 = c.format.dtype == DType::kBF16 && (c.format.encoding == Encoding::kNone ||
-                                                       c.format.encoding == Encoding::kLossless);
-  if (isa != "amx" || !bf16 || c.rows == 1) return {};
+  if (isa != "amx" || !cpu::HoldsBF16(c.format) || c.rows == 1) return {};
   AttentionPrecision precision = PrecisionOf(OnTiles::kMany);
   precision.logit = c.move_dim > 0 ? 0x1p-8 : 0x1p-9;
   return precision;
