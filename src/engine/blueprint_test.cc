@@ -146,6 +146,14 @@ TEST(Blueprint, HeadsThatKernelsDoNotAttendToAreRefused) {
   }
 }
 
+TEST(Blueprint, EachGpuOfAProcessMapsTheMemoryOfAllRanks) {
+  Subject subject(64);
+  const double alone = subject.OnGpu()->request.map_share;
+  subject.settings.mapping_gpus = 4;
+  EXPECT_GT(alone, 0.0);
+  EXPECT_EQ(subject.OnGpu()->request.map_share, 4 * alone);
+}
+
 TEST(Blueprint, EncodingsThatKernelsDoNotAttendToAreRefused) {
   Subject odd(5);
   EXPECT_TRUE(odd.OnCpu().ok());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -58,7 +59,13 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   const auto device = [&](int of) { return *DeviceOfRank(settings.target.device, of, ranks); };
   own.target.device = device(rank);
   own.gpu_ranks = 0;
-  for (int other = 0; other < ranks; ++other) own.gpu_ranks += device(other) == device(rank);
+  std::set<std::string> devices;
+  for (int other = 0; other < ranks; ++other) {
+    own.gpu_ranks += device(other) == device(rank);
+    devices.insert(device(other));
+  }
+  // Ranks of several machines are processes.
+  own.mapping_gpus = settings.nodes > 1 ? 1 : static_cast<int>(devices.size());
   const int here = BudgetSharers(settings);
   // Ranks with a run of layers each compute by turns.
   if (settings.ranks > 1) {

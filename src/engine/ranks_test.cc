@@ -38,6 +38,20 @@ TEST(Ranks, BudgetsAndThreadsAreThoseOfAMachine) {
   }
 }
 
+TEST(Ranks, EachGpuOfAProcessMapsWhatAnyPins) {
+  Settings settings = EightRanks(1);
+  const auto mapping = [&](const char* device, int rank) {
+    settings.target.device = device;
+    return SettingsOfRank(settings, rank).mapping_gpus;
+  };
+  EXPECT_EQ(mapping("cuda", 0), 8);
+  EXPECT_EQ(mapping("cuda", 7), 8);
+  EXPECT_EQ(mapping("cuda:0,0,0,0,1,1,1,1", 7), 2);
+  EXPECT_EQ(mapping("cpu", 7), 1);
+  settings.nodes = 2;
+  EXPECT_EQ(mapping("cuda", 0), 1);
+}
+
 TEST(Ranks, ASessionIsOneFileOfAllMachines) {
   Settings settings = EightRanks(2);
   settings.session.emplace();

@@ -13,6 +13,8 @@ void Batch::Begin(std::span<const StepInput> inputs) {
   ids_.clear();
   positions_.clear();
   wants_logits_ = false;
+  // All sequences' heads are attended to at once.
+  const int heads = static_cast<int>(inputs.size()) * context_.model.shape().kv_heads;
   for (const StepInput& input : inputs) {
     BatchEntry entry;
     entry.sequence = input.sequence;
@@ -27,8 +29,7 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     // Of heads that keep few keys of a long text the parts are those of a text of so many keys.
     const int64_t length = entry.position + entry.tokens;
     const int64_t keys = limits.keys > 0 ? std::min(length, limits.keys) : length;
-    entry.split = RoundUp(context_.kernels.DecodeSplit(keys, context_.model.shape().kv_heads),
-                          limits.page_slots);
+    entry.split = RoundUp(context_.kernels.DecodeSplit(keys, heads), limits.page_slots);
     HEADWAY_CHECK(entry.drafts == 0 || (entry.decode && entry.drafts <= limits.drafts));
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());

@@ -18,8 +18,8 @@ namespace headway::cuda {
 namespace {
 
 // Launches of so many items are compiled for 16-bit numbers alone.
-cudaError_t Launch(cudaStream_t stream, DType dtype, Encoding /*none*/,
-                   const DecodeManyBatch& batch, int block_queries, int blocks) {
+cudaError_t LaunchMany(cudaStream_t stream, DType dtype, const DecodeManyBatch& batch,
+                       int block_queries, int blocks) {
   return dtype == DType::kBF16 ? LaunchMma<DType::kBF16>(stream, batch, block_queries, blocks)
                                : LaunchMma<DType::kF16>(stream, batch, block_queries, blocks);
 }
@@ -93,17 +93,38 @@ bool ParamsAligned(const PageRun& pages, int64_t bytes) {
          pages.params_page_stride % bytes == 0 && pages.params_head_stride % bytes == 0;
 }
 
+// What all items of a call share.
+DecodeShape ShapeOf(const PageFormat& format, DType activation, int group,
+                    const AttentionParams& params) {
+  DecodeShape shape = {};
+  shape.aligned = 1;
+  shape.head_dim = format.head_dim;
+  shape.group = Divisor::Of(group);
+  shape.page_slots = Divisor::Of(format.page_slots);
+  shape.capped = params.softcap != 0.0f ? 1 : 0;
+  shape.logit_scale = (shape.capped != 0 ? params.softcap : params.scale) * kLog2E;
+  shape.cap_scale = shape.capped != 0 ? params.scale / params.softcap : 0.0f;
+  shape.window = params.window;
+  shape.q_dtype = static_cast<int32_t>(activation);
+  return shape;
+}
+
+// Blocks of threads of an item; beyond kMostBlocks none.
+constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+int64_t BlocksOf(const AttentionItem& item, int group, int block_queries) {
+  return CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
+}
+
 // Those of the items that are in the format's encoding, or in none where it has none, as many in a
 // launch as a batch takes.
-template <typename Batch>
 cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType activation, int group,
                         const AttentionParams& params, std::span<const AttentionItem> items) {
   const bool encoded = format.encoding != Encoding::kNone;
   const auto takes = [&](const AttentionItem& item) {
     return (item.keys.pages.params != nullptr) == encoded;
   };
-  Batch batch = {};
-  batch.aligned = 1;
+  DecodeBatch batch;  // its items are left as they are until there are some
+  static_cast<DecodeShape&>(batch) = ShapeOf(format, activation, group, params);
   int64_t queries = 0;
   for (const AttentionItem& item : items) {
     if (!takes(item)) continue;
@@ -111,15 +132,6 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
     if (encoded && !ParamsAligned(item.keys.pages, 16)) batch.aligned = 0;
   }
   const int block_queries = BlockQueries(format.dtype, format.encoding, format.head_dim, queries);
-
-  batch.head_dim = format.head_dim;
-  batch.group = Divisor::Of(group);
-  batch.page_slots = Divisor::Of(format.page_slots);
-  batch.capped = params.softcap != 0.0f ? 1 : 0;
-  batch.logit_scale = (batch.capped != 0 ? params.softcap : params.scale) * kLog2E;
-  batch.cap_scale = batch.capped != 0 ? params.scale / params.softcap : 0.0f;
-  batch.window = params.window;
-  batch.q_dtype = static_cast<int32_t>(activation);
 
   int64_t blocks = 0;
   auto flush = [&] {
@@ -132,20 +144,94 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
   };
   for (const AttentionItem& item : items) {
     if (!takes(item)) continue;
-    const int64_t more =
-        CeilDiv(item.tokens * group, block_queries) * PartsOf(item) * int64_t{item.heads};
+    const int64_t more = BlocksOf(item, group, block_queries);
     if (more == 0) continue;
-    if (more > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
-    const DecodeItem on_gpu = ToDecodeItem(item, group, block_queries);
-    if (!batch.Takes(on_gpu) || blocks + more > std::numeric_limits<int32_t>::max()) {
+    if (more > kMostBlocks) return cudaErrorInvalidValue;
+    if (batch.items_count == DecodeBatch::kItems || blocks + more > kMostBlocks) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
-    batch.Put(on_gpu);
-    ++batch.items_count;
+    batch.items[batch.items_count++] = ToDecodeItem(item, group, block_queries);
     blocks += more;
   }
   return flush();
+}
+
+// Blocks of threads of one of many items, at most: half of an upload says whose blocks are whose.
+int64_t MostBlocksOfMany(const Uploads& uploads) {
+  return uploads.bytes() / 2 / static_cast<int64_t>(sizeof(int32_t));
+}
+
+// Whether the items in pages without parameters are many, at positions that ascend by one, 16 bits
+// a number.
+bool HasMany(const DecodeResources& resources, DType dtype, int group,
+             std::span<const AttentionItem> items) {
+  if (resources.uploads == nullptr || dtype == DType::kF32) return false;
+  int64_t count = 0;
+  for (const AttentionItem& item : items) {
+    if (item.keys.pages.params != nullptr) continue;
+    if (item.keys.positions != nullptr ||
+        BlocksOf(item, group, 1) > MostBlocksOfMany(*resources.uploads)) {
+      return false;
+    }
+    ++count;
+  }
+  return count > DecodeBatch::kItems;
+}
+
+// Those, as many in a launch as an upload holds.
+cudaError_t AttendMany(const DecodeResources& resources, const PageFormat& format, DType activation,
+                       int group, const AttentionParams& params,
+                       std::span<const AttentionItem> items) {
+  Uploads& uploads = *resources.uploads;
+  DecodeManyBatch batch = {};
+  static_cast<DecodeShape&>(batch) = ShapeOf(format, activation, group, params);
+  int64_t queries = 0;
+  for (const AttentionItem& item : items) {
+    if (item.keys.pages.params == nullptr) queries = std::max(queries, item.tokens * group);
+  }
+  const int block_queries = BlockQueries(format.dtype, Encoding::kNone, format.head_dim, queries);
+
+  size_t at = 0;
+  while (at < items.size()) {
+    std::byte* host = nullptr;
+    if (const cudaError_t error = uploads.Begin(&host); error != cudaSuccess) return error;
+    const int64_t room = std::min(static_cast<int64_t>(items.size() - at),
+                                  uploads.bytes() / 2 / static_cast<int64_t>(sizeof(ManyItem)));
+    const int64_t items_bytes = room * static_cast<int64_t>(sizeof(ManyItem));
+    const int64_t most_blocks =
+        (uploads.bytes() - items_bytes) / static_cast<int64_t>(sizeof(int32_t));
+    auto* const many = reinterpret_cast<ManyItem*>(host);
+    auto* const item_of_block = reinterpret_cast<int32_t*>(host + items_bytes);
+    int32_t count = 0;
+    int64_t blocks = 0;
+    for (; at < items.size() && count < room; ++at) {
+      const int64_t more = BlocksOf(items[at], group, block_queries);
+      if (more == 0 || items[at].keys.pages.params != nullptr) continue;
+      const DecodeItem item = ToDecodeItem(items[at], group, block_queries);
+      const DecodeItem common = DecodeManyBatch::Common(item);
+      if (count > 0 && (common != batch.common || blocks + more > most_blocks)) break;
+      batch.common = common;
+      many[count] = ManyItem::Of(item, static_cast<int>(blocks));
+      std::fill_n(item_of_block + blocks, more, count);
+      ++count;
+      blocks += more;
+    }
+    if (count == 0) break;  // no other has keys
+    const int64_t bytes = items_bytes + blocks * static_cast<int64_t>(sizeof(int32_t));
+    const std::byte* device = nullptr;
+    if (const cudaError_t error = uploads.Send(resources.stream, bytes, &device);
+        error != cudaSuccess) {
+      return error;
+    }
+    batch.items_count = count;
+    batch.items = reinterpret_cast<const ManyItem*>(device);
+    batch.item_of_block = reinterpret_cast<const int32_t*>(device + items_bytes);
+    const cudaError_t error = LaunchMany(resources.stream, format.dtype, batch, block_queries,
+                                         static_cast<int>(blocks));
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -165,24 +251,22 @@ bool CanAttendDecode(const PageFormat& format, DType activation, int group,
            (format.encoding != Encoding::kLossless || CanAttendLossless(format))));
 }
 
-cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
-                         const AttentionParams& params, std::span<const AttentionItem> items) {
+cudaError_t AttendDecode(const DecodeResources& resources, const PageFormat& format,
+                         DType activation, int group, const AttentionParams& params,
+                         std::span<const AttentionItem> items) {
   for (const AttentionItem& item : items) {
     if (!CanAttendDecode(format, activation, group, params, item)) return cudaErrorInvalidValue;
   }
   if (format.encoding != Encoding::kNone) {
     const cudaError_t error =
-        AttendAlike<DecodeBatch>(stream, format, activation, group, params, items);
+        AttendAlike(resources.stream, format, activation, group, params, items);
     if (error != cudaSuccess) return error;
   }
   PageFormat plain = format;
   plain.encoding = Encoding::kNone;
-  const bool many = items.size() > DecodeBatch::kItems && plain.dtype != DType::kF32 &&
-                    std::all_of(items.begin(), items.end(), [](const AttentionItem& item) {
-                      return item.keys.positions == nullptr;
-                    });
-  return many ? AttendAlike<DecodeManyBatch>(stream, plain, activation, group, params, items)
-              : AttendAlike<DecodeBatch>(stream, plain, activation, group, params, items);
+  return HasMany(resources, plain.dtype, group, items)
+             ? AttendMany(resources, plain, activation, group, params, items)
+             : AttendAlike(resources.stream, plain, activation, group, params, items);
 }
 
 }  // namespace headway::cuda

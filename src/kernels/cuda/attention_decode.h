@@ -10,6 +10,7 @@
 
 #include "base/types.h"
 #include "kernels/attention.h"
+#include "kernels/cuda/uploads.h"
 
 namespace headway::cuda {
 
@@ -19,10 +20,16 @@ namespace headway::cuda {
 bool CanAttendDecode(const PageFormat& format, DType activation, int group,
                      const AttentionParams& params, const AttentionItem& item);
 
+struct DecodeResources {
+  cudaStream_t stream = nullptr;
+  Uploads* uploads = nullptr;  // for the items of many sequences; null: some launches more
+};
+
 // Enqueues Kernels::Attend for such items. The pointers inside the items are the device's; the
-// items themselves are copied into the launches.
-cudaError_t AttendDecode(cudaStream_t stream, const PageFormat& format, DType activation, int group,
-                         const AttentionParams& params, std::span<const AttentionItem> items);
+// items themselves are copied, into the launches or by an upload.
+cudaError_t AttendDecode(const DecodeResources& resources, const PageFormat& format,
+                         DType activation, int group, const AttentionParams& params,
+                         std::span<const AttentionItem> items);
 
 }  // namespace headway::cuda
 

@@ -91,7 +91,7 @@ struct DecodeShape {
   int32_t q_dtype;
 };
 
-// The parameters of one launch, which takes the longer the more they are. Those of a few sequences:
+// The parameters of one launch, which takes the longer the more they are.
 struct DecodeBatch : DecodeShape {
   static constexpr int kItems = 20;
 
@@ -99,8 +99,6 @@ struct DecodeBatch : DecodeShape {
   DecodeItem items[kItems];
 
   __device__ const DecodeItem& Item(int at) const { return items[at]; }
-  bool Takes(const DecodeItem& /*item*/) const { return items_count < kItems; }
-  void Put(const DecodeItem& item) { items[items_count] = item; }
 };
 static_assert(sizeof(DecodeBatch) <= 4096);
 
@@ -118,7 +116,23 @@ struct ManyItem {
   int32_t count;
   int32_t split;
   Divisor parts;
+  int32_t first_block;
 
+  static ManyItem Of(const DecodeItem& item, int first_block) {
+    return {.q = item.q,
+            .k = item.k,
+            .v = item.v,
+            .o = item.o,
+            .lse = item.lse,
+            .page_stride = item.page_stride,
+            .head_stride = item.head_stride,
+            .ahead = item.q_position - item.position,
+            .first_slot = item.first_slot,
+            .count = item.count,
+            .split = item.split,
+            .parts = item.parts,
+            .first_block = first_block};
+  }
   // Writes what is here to an item, or, so that items can be compared, zeros.
   __host__ __device__ void To(DecodeItem* item) const {
     item->q = q;
@@ -137,45 +151,23 @@ struct ManyItem {
   }
 };
 
-// Those: items in pages without parameters, whose positions ascend by one.
+// Those, in pages without parameters, whose positions ascend by one. They lie on the device:
+// parameters take the host, and the driver's lock, 0.4 us a KiB.
 struct DecodeManyBatch : DecodeShape {
-  static constexpr int kItems = 350;
-
   DecodeItem common;
-  int32_t first_block[kItems];
-  ManyItem items[kItems];
+  const ManyItem* items;         // [items_count]
+  const int32_t* item_of_block;  // [blocks]
 
   __device__ DecodeItem Item(int at) const {
     DecodeItem item = common;
     items[at].To(&item);
     return item;
   }
-  bool Takes(const DecodeItem& item) const {
-    return items_count == 0 || (items_count < kItems && Common(item) == common);
-  }
-  void Put(const DecodeItem& item) {
-    if (items_count == 0) common = Common(item);
-    items[items_count] = {.q = item.q,
-                          .k = item.k,
-                          .v = item.v,
-                          .o = item.o,
-                          .lse = item.lse,
-                          .page_stride = item.page_stride,
-                          .head_stride = item.head_stride,
-                          .ahead = item.q_position - item.position,
-                          .first_slot = item.first_slot,
-                          .count = item.count,
-                          .split = item.split,
-                          .parts = item.parts};
-  }
-
- private:
   static DecodeItem Common(DecodeItem item) {
     ManyItem{}.To(&item);
     return item;
   }
 };
-static_assert(sizeof(DecodeManyBatch) <= kParametersMax);
 
 // What one block does: keys [begin, end) of a KV head for some of its queries. Query i of a head is
 // query head i % group of token i / group.
@@ -189,8 +181,12 @@ struct BlockWork {
   int end;
 };
 
-template <typename Batch>
-__device__ inline BlockWork FindWork(const Batch& batch, int block_queries) {
+// Which item is this block's, and its number among the item's blocks.
+struct BlockOfItem {
+  int item;
+  int block;
+};
+__device__ inline BlockOfItem FindItem(const DecodeBatch& batch) {
   int low = 0;
   int high = batch.items_count - 1;
   const int block = static_cast<int>(blockIdx.x);
@@ -202,13 +198,23 @@ __device__ inline BlockWork FindWork(const Batch& batch, int block_queries) {
       high = middle - 1;
     }
   }
-  const DecodeItem& item = batch.Item(low);
+  return {low, block - batch.first_block[low]};
+}
+__device__ inline BlockOfItem FindItem(const DecodeManyBatch& batch) {
+  WaitForPrevious();  // the upload
+  const int item = batch.item_of_block[blockIdx.x];
+  return {item, static_cast<int>(blockIdx.x) - batch.items[item].first_block};
+}
+
+template <typename Batch>
+__device__ inline BlockWork FindWork(const Batch& batch, int block_queries) {
+  const BlockOfItem found = FindItem(batch);
+  const DecodeItem& item = batch.Item(found.item);
   // Blocks that share keys are neighbours, so that only one of them reads from memory.
-  const int tile_index = block - batch.first_block[low];
-  const int part_index = item.tiles.Divide(tile_index);
+  const int part_index = item.tiles.Divide(found.block);
   BlockWork work;
-  work.item = low;
-  work.first_query = item.tiles.Rest(tile_index, part_index) * block_queries;
+  work.item = found.item;
+  work.first_query = item.tiles.Rest(found.block, part_index) * block_queries;
   work.head = item.parts.Divide(part_index);
   work.part = item.parts.Rest(part_index, work.head);
   const int queries = item.tokens * static_cast<int>(batch.group.divisor);

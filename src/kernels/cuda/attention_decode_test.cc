@@ -110,7 +110,7 @@ TEST_P(AttentionDecodeTest, SeesWhatWasJustGathered) {
     gather.count = c.count;
   }
   const auto attend = [&] {
-    EXPECT_EQ(AttendDecode(nullptr, c.format, c.activation, c.group, c.params, {&item, 1}),
+    EXPECT_EQ(AttendDecode({}, c.format, c.activation, c.group, c.params, {&item, 1}),
               cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
     return on_gpu.Outputs();
@@ -171,7 +171,7 @@ TEST_P(AttentionDecodeTest, RefusesWhatItCannotDo) {
   with = item;
   with.keys.pages.k += 2;
   EXPECT_FALSE(CanAttendDecode(format, GetParam(), 4, params, with));
-  EXPECT_EQ(AttendDecode(nullptr, format, GetParam(), 4, params, {&with, 1}),
+  EXPECT_EQ(AttendDecode({}, format, GetParam(), 4, params, {&with, 1}),
             cudaErrorInvalidValue);
 }
 

@@ -64,6 +64,25 @@ inline AttentionCase RandomItem(const PageFormat& format, int group, const Atten
   return c;
 }
 
+// Uploads of 32 KiB, so that some hundred items are several.
+class SmallUploads {
+ public:
+  SmallUploads() : device_(std::vector<std::byte>(kUploads * kBytes)) {
+    EXPECT_EQ(cudaMallocHost(reinterpret_cast<void**>(&host_), kUploads * kBytes), cudaSuccess);
+    EXPECT_EQ(uploads_.Prepare(host_, device_.at(), kBytes), cudaSuccess);
+  }
+  ~SmallUploads() { cudaFreeHost(host_); }
+  SmallUploads(const SmallUploads&) = delete;
+  SmallUploads& operator=(const SmallUploads&) = delete;
+  Uploads* get() { return &uploads_; }
+
+ private:
+  static constexpr int64_t kBytes = int64_t{32} << 10;
+  std::byte* host_ = nullptr;
+  DeviceArray<std::byte> device_;
+  Uploads uploads_;
+};
+
 // Attends to all items in one call; they share format, group and parameters.
 inline void ExpectDecoded(const std::vector<std::unique_ptr<AttentionProblem>>& problems) {
   std::vector<std::unique_ptr<OnGpu>> on_gpu;
@@ -75,9 +94,10 @@ inline void ExpectDecoded(const std::vector<std::unique_ptr<AttentionProblem>>& 
     ASSERT_TRUE(CanAttendDecode(shared.format, shared.activation, shared.group, shared.params,
                                 items.back()));
   }
-  ASSERT_EQ(
-      AttendDecode(nullptr, shared.format, shared.activation, shared.group, shared.params, items),
-      cudaSuccess);
+  SmallUploads uploads;
+  ASSERT_EQ(AttendDecode({nullptr, uploads.get()}, shared.format, shared.activation, shared.group,
+                         shared.params, items),
+            cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   for (size_t i = 0; i < problems.size(); ++i) {
     AttentionProblem& problem = *problems[i];

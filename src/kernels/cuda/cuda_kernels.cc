@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +27,7 @@
 #include "kernels/cuda/scoring.h"
 #include "kernels/cuda/sdpa.h"
 #include "kernels/cuda/selection.h"
+#include "kernels/cuda/uploads.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/items.h"
 
@@ -45,16 +45,11 @@ class CudaKernels final : public cuda::EvictionKernels {
   CudaKernels(int device, std::string name, std::unique_ptr<cuda::Gemm> gemm,
               std::unique_ptr<cuda::Sdpa> sdpa)
       : device_(device), name_(std::move(name)), gemm_(std::move(gemm)), sdpa_(std::move(sdpa)) {}
-  ~CudaKernels() override {
-    for (Upload& upload : uploads_) {
-      if (upload.used != nullptr) cudaEventDestroy(upload.used);
-    }
-  }
 
   std::string name() const override { return name_; }
   DType ActivationDType(DType weights) const override { return weights; }
-  int64_t DecodeSplit(int64_t length, int kv_heads) const override {
-    return cuda::DecodeSplitOf(length, kv_heads);
+  int64_t DecodeSplit(int64_t length, int heads) const override {
+    return cuda::DecodeSplitOf(length, heads);
   }
   int64_t ListedSplit(int heads, int64_t keys) const override {
     return cuda::ListedSplitOf(heads, keys);
@@ -81,8 +76,7 @@ class CudaKernels final : public cuda::EvictionKernels {
     std::byte* at = workspace_->data();
     const auto take = [&at](int64_t bytes) { return std::exchange(at, at + bytes); };
     gemm_workspace_ = take(cuda::kGemmWorkspaceBytes);
-    upload_bytes_ = layout.upload;
-    for (Upload& upload : uploads_) upload.device = take(layout.upload);
+    std::byte* const uploads = take(kUploads * layout.upload);
     prefill_memory_ = take(layout.prefill);
     bias_ = take(layout.bias);
     sample_memory_ = take(layout.sample);
@@ -90,20 +84,14 @@ class CudaKernels final : public cuda::EvictionKernels {
     score_memory_ = take(cuda::kScoreMemoryBytes);
     arrived_ = reinterpret_cast<uint32_t*>(take(layout.arrived));
     Result<std::unique_ptr<Buffer>> pinned =
-        device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
+        device.AllocateHost(host_budget_,
+                            static_cast<size_t>(kUploads * layout.upload), "uploads");
     if (!pinned.ok()) return pinned.status();
     pinned_ = std::move(*pinned);
     cudaSetDevice(device_);
-    for (int i = 0; i < kUploads; ++i) {
-      Upload& upload = uploads_[static_cast<size_t>(i)];
-      upload.host = pinned_->data() + i * layout.upload;
-      if (upload.used != nullptr) continue;
-      const cudaError_t error = cudaEventCreateWithFlags(&upload.used, cudaEventDisableTiming);
-      if (error != cudaSuccess) return cuda::StatusOf(error, "making an event");
-    }
     limits_ = limits;
     dtype_ = limits.activation;
-    return OkStatus();
+    return cuda::StatusOf(uploads_.Prepare(pinned_->data(), uploads, layout.upload), "uploads");
   }
 
   void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
@@ -259,26 +247,38 @@ class CudaKernels final : public cuda::EvictionKernels {
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
     Call call(stream, AttendCost(format, group, params, items, Bytes()));
-    few_.clear();
-    for (const AttentionItem& item : items) {
-      if (!SupportsAttention(RequestOf(format, group, params, item))) {
-        call.Check(
-            Status(StatusCode::kUnsupported,
-                   "attention on a GPU takes head sizes of multiples of 8 up to 256 and pages on "
-                   "16 bytes, without key transform and key mass"));
-        continue;
+    const auto supported = [&](const AttentionItem& item) {
+      return SupportsAttention(RequestOf(format, group, params, item));
+    };
+    // Of decode steps, and others that are too few for cuDNN.
+    const auto few_queries = [&](const AttentionItem& item) {
+      return item.result == nullptr &&
+             (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax);
+    };
+    std::span<const AttentionItem> few = items;
+    // Mostly all are: a step of many sequences has thousands, which are not copied.
+    if (!std::all_of(items.begin(), items.end(), [&](const AttentionItem& item) {
+          return few_queries(item) && supported(item);
+        })) {
+      few_.clear();
+      for (const AttentionItem& item : items) {
+        if (!supported(item)) {
+          call.Check(
+              Status(StatusCode::kUnsupported,
+                     "attention on a GPU takes head sizes of multiples of 8 up to 256 and pages on "
+                     "16 bytes, without key transform and key mass"));
+        } else if (few_queries(item)) {
+          few_.push_back(item);
+        } else {
+          const cuda::PrefillResources resources = {prefill_memory_, decoded_, limits_,
+                                                    sdpa_.get()};
+          call.Check(cuda::AttendPrefill(call.native(), resources, format, group, params, item));
+        }
       }
-      // Decode steps, and other items that are too few for cuDNN.
-      if (item.result == nullptr &&
-          (item.tokens == 1 || item.split != 0 || item.tokens * group <= cuda::kFewQueriesMax)) {
-        few_.push_back(item);
-      } else {
-        const cuda::PrefillResources resources = {prefill_memory_, decoded_, limits_, sdpa_.get()};
-        call.Check(cuda::AttendPrefill(call.native(), resources, format, group, params, item));
-      }
+      few = few_;
     }
-    if (few_.empty()) return;
-    call.Check(cuda::AttendDecode(call.native(), format, dtype_, group, params, few_),
+    if (few.empty()) return;
+    call.Check(cuda::AttendDecode({call.native(), &uploads_}, format, dtype_, group, params, few),
                "decode attention");
   }
 
@@ -332,7 +332,7 @@ class CudaKernels final : public cuda::EvictionKernels {
     Call call(stream, SampleCost(items));
     for (const SampleItem& item : items) {
       HEADWAY_CHECK(item.vocab <= limits_.vocab);
-      const auto at_once = static_cast<size_t>(upload_bytes_) / sizeof(TokenPenalty);
+      const auto at_once = static_cast<size_t>(uploads_.bytes()) / sizeof(TokenPenalty);
       for (std::span<const TokenPenalty> rest = item.penalties; !rest.empty();) {
         const std::span<const TokenPenalty> some = rest.first(std::min(rest.size(), at_once));
         rest = rest.subspan(some.size());
@@ -360,12 +360,6 @@ class CudaKernels final : public cuda::EvictionKernels {
   DType dtype() const override { return dtype_; }
 
  private:
-  struct Upload {
-    std::byte* host = nullptr;
-    std::byte* device = nullptr;
-    cudaEvent_t used = nullptr;  // behind the copy out of `host`
-  };
-
   int64_t Bytes() const { return static_cast<int64_t>(DTypeBytes(dtype_)); }
 
   // Whether these pages and blocks are supported; others are an error of the stream.
@@ -381,20 +375,10 @@ class CudaKernels final : public cuda::EvictionKernels {
 
   // A copy of small host data for kernels of this call.
   const void* ToDevice(Call& call, std::span<const std::byte> bytes) {
-    Upload& upload = uploads_[next_upload_];
-    next_upload_ = (next_upload_ + 1) % kUploads;
-    HEADWAY_CHECK(static_cast<int64_t>(bytes.size()) <= upload_bytes_);
-    if (bytes.size() <= static_cast<size_t>(cuda::kSmallBytesMax)) {
-      call.Check(cuda::WriteSmall(call.native(), bytes, upload.device), "an upload");
-      return upload.device;
-    }
-    call.Check(cudaEventSynchronize(upload.used), "waiting for an upload");
-    std::memcpy(upload.host, bytes.data(), bytes.size());
-    call.Check(cudaMemcpyAsync(upload.device, upload.host, bytes.size(), cudaMemcpyHostToDevice,
-                               call.native()),
-               "an upload");
-    call.Check(cudaEventRecord(upload.used, call.native()), "recording an event");
-    return upload.device;
+    HEADWAY_CHECK(static_cast<int64_t>(bytes.size()) <= uploads_.bytes());
+    const std::byte* on_device = nullptr;
+    call.Check(uploads_.Put(call.native(), bytes, &on_device), "an upload");
+    return on_device;
   }
 
   // Whether `next` continues the product `op`: rows of one matrix, columns of one result.
@@ -457,9 +441,7 @@ class CudaKernels final : public cuda::EvictionKernels {
   std::byte* score_memory_ = nullptr;
   uint32_t* arrived_ = nullptr;   // [query heads]: 0 between calls
   std::byte* decoded_ = nullptr;  // keys and values of encoded pages, for a prefill
-  std::array<Upload, kUploads> uploads_;
-  size_t next_upload_ = 0;
-  int64_t upload_bytes_ = 0;
+  cuda::Uploads uploads_;
   std::vector<AttentionItem> few_;
 };
 

@@ -67,7 +67,9 @@ cudaError_t LaunchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = OverlapsKernels() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, params...);
+  // By their addresses: cudaLaunchKernelEx copies them, and some are 32 KiB.
+  void* at[] = {const_cast<void*>(static_cast<const void*>(&params))..., nullptr};
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), at);
 }
 
 }  // namespace headway::cuda

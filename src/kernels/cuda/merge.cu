@@ -45,22 +45,41 @@ __device__ float WarpMax(float value) {
   return value;
 }
 
-// The parameters of one launch. Launches take 4 KiB of parameters on every driver.
-constexpr int kItemsPerLaunch = 46;
+// What MergeItems do not have in common.
+struct MergeLine {
+  const float* part_o;
+  const float* part_lse;
+  const float* extra_o;
+  const float* extra_lse;
+  void* o;
+  float* lse;
+  int32_t parts;
+  int32_t rows;
+};
+
+// The parameters of one launch, which takes the longer the more they are: kFewItems are 4 KiB.
+constexpr int kFewItems = 66;
+constexpr int kManyItems = 540;
+template <int kItems>
 struct MergeBatch {
+  static constexpr int kItemsMax = kItems;
   int32_t items_count;
   int32_t head_dim;
-  int64_t first_block[kItemsPerLaunch];
-  MergeItem items[kItemsPerLaunch];
+  int64_t o_part_stride;
+  int64_t lse_part_stride;
+  int32_t first_block[kItems];
+  MergeLine items[kItems];
 };
-static_assert(sizeof(MergeBatch) <= 4096);
+static_assert(sizeof(MergeBatch<kFewItems>) <= 4096);
+static_assert(sizeof(MergeBatch<kManyItems>) <= kParametersMax);
 
-__device__ int FindItem(const MergeBatch& batch) {
+template <typename Batch>
+__device__ int FindItem(const Batch& batch) {
   int low = 0;
   int high = batch.items_count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (batch.first_block[middle] <= static_cast<int64_t>(blockIdx.x)) {
+    if (batch.first_block[middle] <= static_cast<int>(blockIdx.x)) {
       low = middle;
     } else {
       high = middle - 1;
@@ -70,38 +89,40 @@ __device__ int FindItem(const MergeBatch& batch) {
 }
 
 // An item's parts, the one that lies elsewhere among them.
-__device__ int PartsOf(const MergeItem& item) {
+__device__ int PartsOf(const MergeLine& item) {
   return item.parts + (item.extra_o == nullptr ? 0 : 1);
 }
-__device__ const float* PartO(const MergeItem& item, int part) {
-  return part < item.parts ? item.part_o + part * item.o_part_stride : item.extra_o;
+template <typename Batch>
+__device__ const float* PartO(const Batch& batch, const MergeLine& item, int part) {
+  return part < item.parts ? item.part_o + part * batch.o_part_stride : item.extra_o;
 }
-__device__ const float* PartLse(const MergeItem& item, int part) {
-  return part < item.parts ? item.part_lse + part * item.lse_part_stride : item.extra_lse;
+template <typename Batch>
+__device__ const float* PartLse(const Batch& batch, const MergeLine& item, int part) {
+  return part < item.parts ? item.part_lse + part * batch.lse_part_stride : item.extra_lse;
 }
 
 // The order of additions: parts i, i + kWarps, ... are added up in order as chain i, then the
 // chains in order, whichever kernel does it.
 
 // A warp a row, with all parts' values under way before the first is used.
-template <typename T>
+template <typename T, typename Batch>
 __global__ void __launch_bounds__(kFewWarps* kWarp)
-    MergeFewParts(const __grid_constant__ MergeBatch batch) {
+    MergeFewParts(const __grid_constant__ Batch batch) {
   FollowPrevious();
   const int index = FindItem(batch);
-  const MergeItem& item = batch.items[index];
+  const MergeLine& item = batch.items[index];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t block = static_cast<int64_t>(blockIdx.x) - batch.first_block[index];
   const int64_t row = block * kFewWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= item.rows) return;
 
   const int parts = PartsOf(item);
-  const float own = lane < parts ? PartLse(item, lane)[row] : kNoKeys;
+  const float own = lane < parts ? PartLse(batch, item, lane)[row] : kNoKeys;
   float values[kFewParts][kAtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int part = 0; part < kFewParts; ++part) {
-      const float* from = PartO(item, part) + row * batch.head_dim + first;
+      const float* from = PartO(batch, item, part) + row * batch.head_dim + first;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = i * kWarp + lane;
@@ -143,15 +164,15 @@ __global__ void __launch_bounds__(kFewWarps* kWarp)
 }
 
 // A block does 32 elements of a row, its warps take the parts by turns.
-template <typename T>
+template <typename T, typename Batch>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    MergeManyParts(const __grid_constant__ MergeBatch batch) {
+    MergeManyParts(const __grid_constant__ Batch batch) {
   FollowPrevious();
   __shared__ float tops[kWarps];
   __shared__ float sums[kWarps][kWarp];
   __shared__ float totals[kWarps];
   const int index = FindItem(batch);
-  const MergeItem& item = batch.items[index];
+  const MergeLine& item = batch.items[index];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int slices = (batch.head_dim + kWarp - 1) / kWarp;
@@ -170,15 +191,15 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     for (int i = 0; i < kPartsAtOnce; ++i) {
       const int part = first + i * kWarps;
       const bool there = part < parts;
-      lses[i] = there ? PartLse(item, part)[row] : kNoKeys;
-      values[i] = there && mine ? PartO(item, part)[at] : 0.0f;
+      lses[i] = there ? PartLse(batch, item, part)[row] : kNoKeys;
+      values[i] = there && mine ? PartO(batch, item, part)[at] : 0.0f;
     }
   };
   load(warp);  // before the logarithms' maximum is known
 
   float top = kNoKeys;
   for (int part = static_cast<int>(threadIdx.x); part < parts; part += kWarps * kWarp) {
-    top = fmaxf(top, PartLse(item, part)[row]);
+    top = fmaxf(top, PartLse(batch, item, part)[row]);
   }
   top = WarpMax(top);
   if (lane == 0) tops[warp] = top;
@@ -216,13 +237,15 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
 }
 
-template <typename T>
-cudaError_t Launch(cudaStream_t stream, const MergeBatch& batch, bool few, int64_t blocks) {
-  return LaunchKernel(few ? MergeFewParts<T> : MergeManyParts<T>, static_cast<unsigned>(blocks),
-                      (few ? kFewWarps : kWarps) * kWarp, 0, stream, batch);
+template <typename T, typename Batch>
+cudaError_t Launch(cudaStream_t stream, const Batch& batch, bool few, int64_t blocks) {
+  return LaunchKernel(few ? MergeFewParts<T, Batch> : MergeManyParts<T, Batch>,
+                      static_cast<unsigned>(blocks), (few ? kFewWarps : kWarps) * kWarp, 0, stream,
+                      batch);
 }
 
-cudaError_t Launch(cudaStream_t stream, DType activation, const MergeBatch& batch, bool few,
+template <typename Batch>
+cudaError_t Launch(cudaStream_t stream, DType activation, const Batch& batch, bool few,
                    int64_t blocks) {
   switch (activation) {
     case DType::kBF16:
@@ -235,12 +258,16 @@ cudaError_t Launch(cudaStream_t stream, DType activation, const MergeBatch& batc
   return cudaErrorInvalidValue;
 }
 
-// The items with few parts, or the others.
+// The items with few parts, or the others, as many in a launch as a batch takes.
+template <typename Batch>
 cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
                       std::span<const MergeItem> items, bool few) {
   constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
-  MergeBatch batch = {};
+  Batch batch;  // its items are left as they are until there are some
+  batch.items_count = 0;
   batch.head_dim = head_dim;
+  batch.o_part_stride = 0;
+  batch.lse_part_stride = 0;
   int64_t blocks = 0;
   auto flush = [&] {
     const cudaError_t error =
@@ -252,16 +279,36 @@ cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
   for (const MergeItem& item : items) {
     if ((item.AllParts() <= kFewParts) != few || item.rows == 0) continue;
     const int64_t more = few ? CeilDiv(item.rows, kFewWarps) : item.rows * CeilDiv(head_dim, kWarp);
-    if (more > kMaxBlocks) return cudaErrorInvalidValue;
-    if (batch.items_count == kItemsPerLaunch || blocks + more > kMaxBlocks) {
+    if (std::max(more, item.rows) > kMaxBlocks) return cudaErrorInvalidValue;
+    const bool joins = item.o_part_stride == batch.o_part_stride &&
+                       item.lse_part_stride == batch.lse_part_stride;
+    if (batch.items_count > 0 &&
+        (!joins || batch.items_count == Batch::kItemsMax || blocks + more > kMaxBlocks)) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
-    batch.first_block[batch.items_count] = blocks;
-    batch.items[batch.items_count] = item;
+    batch.o_part_stride = item.o_part_stride;
+    batch.lse_part_stride = item.lse_part_stride;
+    batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
+    batch.items[batch.items_count] = {.part_o = item.part_o,
+                                      .part_lse = item.part_lse,
+                                      .extra_o = item.extra_o,
+                                      .extra_lse = item.extra_lse,
+                                      .o = item.o,
+                                      .lse = item.lse,
+                                      .parts = item.parts,
+                                      .rows = static_cast<int32_t>(item.rows)};
     ++batch.items_count;
     blocks += more;
   }
   return flush();
+}
+
+template <typename Batch>
+cudaError_t MergeAll(cudaStream_t stream, DType activation, int head_dim,
+                     std::span<const MergeItem> items) {
+  const cudaError_t error = MergeSome<Batch>(stream, activation, head_dim, items, true);
+  if (error != cudaSuccess) return error;
+  return MergeSome<Batch>(stream, activation, head_dim, items, false);
 }
 
 // kN elements: 4 are one load.
@@ -394,9 +441,9 @@ cudaError_t LaunchMergeState(cudaStream_t stream, int head_dim, const StateMerge
 
 cudaError_t Merge(cudaStream_t stream, DType activation, int head_dim,
                   std::span<const MergeItem> items) {
-  const cudaError_t error = MergeSome(stream, activation, head_dim, items, true);
-  if (error != cudaSuccess) return error;
-  return MergeSome(stream, activation, head_dim, items, false);
+  return items.size() > kFewItems
+             ? MergeAll<MergeBatch<kManyItems>>(stream, activation, head_dim, items)
+             : MergeAll<MergeBatch<kFewItems>>(stream, activation, head_dim, items);
 }
 
 cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,

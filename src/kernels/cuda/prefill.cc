@@ -145,7 +145,7 @@ Status RunSlices(cudaStream_t stream, const PageFormat& format, DType activation
     }
     slices.push_back(slice);
   }
-  const cudaError_t error = AttendDecode(stream, format, activation, group, params, slices);
+  const cudaError_t error = AttendDecode({stream}, format, activation, group, params, slices);
   if (error != cudaSuccess || item.result == nullptr) return StatusOf(error, "attention");
   StateMerge convert;
   convert.o = item.o;

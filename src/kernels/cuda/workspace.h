@@ -61,14 +61,16 @@ inline constexpr int64_t kScoreRowsMax = 128;
 inline constexpr int64_t kScoreBlocksMax = 32;
 inline constexpr int64_t kScoreMemoryBytes = kScoreRowsMax * kScoreBlocksMax * 4;
 
-// Small host data (token ids, positions) goes through this many pinned buffers in turn.
+// Small host data (token ids, positions) goes through this many pinned buffers in turn, of so many
+// bytes at least: those of the items of some hundred sequences that decode.
 inline constexpr int kUploads = 4;
+inline constexpr int64_t kUploadBytes = int64_t{256} << 10;
 // Products of the same rows that become one at most: q, k and v.
 inline constexpr int64_t kJoinedMax = 3;
 
 struct WorkspaceLayout {
   explicit WorkspaceLayout(const KernelLimits& limits)
-      : upload(RoundUp(std::max<int64_t>(limits.rows * 4, limits.head_dim * 2), 256)),
+      : upload(RoundUp(std::max<int64_t>(limits.rows * 4, kUploadBytes), 256)),
         prefill(RoundUp(PrefillLayout(limits).total(), 256)),
         bias(RoundUp(kJoinedMax * limits.max_out * 4, 256)),
         sample(RoundUp(SampleMemoryBytes(limits.vocab), 256)),
@@ -82,12 +84,12 @@ struct WorkspaceLayout {
 // Parts begin and end slowly, so they are long, as long as all heads' parts still are as many as
 // the blocks of threads that a large GPU runs at once. Beyond 1,024 keys little is gained, and the
 // last parts, which run alone, are waited for longer.
-constexpr int64_t DecodeSplitOf(int64_t length, int64_t kv_heads) {
+constexpr int64_t DecodeSplitOf(int64_t length, int64_t heads) {
   constexpr int64_t kAtOnce = 264;
   constexpr int64_t kShortest = 128;
   constexpr int64_t kLongest = 1024;
   int64_t split = kShortest;
-  while (split < kLongest && kv_heads * length > kAtOnce * split) split *= 2;
+  while (split < kLongest && heads * length > kAtOnce * split) split *= 2;
   return split;
 }
 
