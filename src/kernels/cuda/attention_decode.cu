@@ -157,9 +157,12 @@ cudaError_t AttendAlike(cudaStream_t stream, const PageFormat& format, DType act
   return flush();
 }
 
-// Blocks of threads of one of many items, at most: half of an upload says whose blocks are whose.
+// Of many items a quarter of an upload says whose blocks of threads are whose.
+int64_t MostOfMany(const Uploads& uploads) {
+  return uploads.bytes() / 4 * 3 / static_cast<int64_t>(sizeof(ManyItem));
+}
 int64_t MostBlocksOfMany(const Uploads& uploads) {
-  return uploads.bytes() / 2 / static_cast<int64_t>(sizeof(int32_t));
+  return uploads.bytes() / 4 / static_cast<int64_t>(sizeof(int32_t));
 }
 
 // Whether the items in pages without parameters are many, at positions that ascend by one, 16 bits
@@ -196,8 +199,7 @@ cudaError_t AttendMany(const DecodeResources& resources, const PageFormat& forma
   while (at < items.size()) {
     std::byte* host = nullptr;
     if (const cudaError_t error = uploads.Begin(&host); error != cudaSuccess) return error;
-    const int64_t room = std::min(static_cast<int64_t>(items.size() - at),
-                                  uploads.bytes() / 2 / static_cast<int64_t>(sizeof(ManyItem)));
+    const int64_t room = std::min(static_cast<int64_t>(items.size() - at), MostOfMany(uploads));
     const int64_t items_bytes = room * static_cast<int64_t>(sizeof(ManyItem));
     const int64_t most_blocks =
         (uploads.bytes() - items_bytes) / static_cast<int64_t>(sizeof(int32_t));

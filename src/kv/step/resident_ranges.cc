@@ -22,7 +22,7 @@ bool ResidentRanges::Usable() const {
 }
 
 std::span<const ResidentRange> ResidentRanges::Of(const Sequence& sequence, int place, int layer) {
-  Known& known = known_[static_cast<size_t>(place * cache_.format.layers + layer)];
+  Known& known = known_[static_cast<size_t>(layer * cache_.options.max_sequences + place)];
   const int64_t closed = cache_.math.ClosedPages(sequence.length);
   const int64_t changes = cache_.slabs->changes();
   if (known.sequence != sequence.id || known.closed != closed || known.changes != changes) {

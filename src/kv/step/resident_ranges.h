@@ -43,7 +43,7 @@ class ResidentRanges {
   void Find(const Sequence& sequence, int layer, std::vector<ResidentRange>* ranges) const;
 
   Cache& cache_;
-  std::vector<Known> known_;  // [max_sequences, layers]
+  std::vector<Known> known_;  // [layers, max_sequences]: a step asks layer by layer
 };
 
 }  // namespace headway::kv

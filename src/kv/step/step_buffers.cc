@@ -70,7 +70,7 @@ Result<std::unique_ptr<StepBuffers>> StepBuffers::Create(const CacheFormat& form
                                                          const PerSlabKind<SlabLayout>& layouts,
                                                          const StepSizes& sizes, Device* device,
                                                          Budget* budget) {
-  std::unique_ptr<StepBuffers> buffers(new StepBuffers(format, AppendPages(format, sizes)));
+  std::unique_ptr<StepBuffers> buffers(new StepBuffers(format, sizes, AppendPages(format, sizes)));
   for (const SlabKind kind : kAllSlabKinds) {
     const SlabLayout& layout = Of(layouts, kind);
     if (!layout.kept) continue;

@@ -93,24 +93,25 @@ class StepBuffers {
 
   // When the copies out of, and into, the memory are done, of all kinds and encoded pages.
   Fence& open_fence(int place, int layer) {
-    return open_fences_[static_cast<size_t>(place * format_.layers + layer)];
+    return open_fences_[static_cast<size_t>(layer * max_sequences_ + place)];
   }
   Fence& append_fence(int layer) { return append_fences_[static_cast<size_t>(layer % 2)]; }
 
  private:
-  StepBuffers(const CacheFormat& format, int64_t append_pages)
-      : format_(format), append_pages_(append_pages) {}
+  StepBuffers(const CacheFormat& format, const StepSizes& sizes, int64_t append_pages)
+      : format_(format), max_sequences_(sizes.max_sequences), append_pages_(append_pages) {}
   int64_t encoded_half_bytes() const {
     return append_pages_ * (2 * format_.kv_heads * format_.closed_stride() +
                             format_.max_head_groups() * format_.param_stride());
   }
 
   const CacheFormat& format_;
+  const int max_sequences_;
   const int64_t append_pages_;
   PerSlabKind<std::unique_ptr<OpenPages>> pages_;  // null where the cache has none of the kind
   std::unique_ptr<Buffer> encoded_;                // null without an encoding
   std::unique_ptr<Buffer> unfit_;                  // in host memory; null but for lossless pages
-  std::vector<Fence> open_fences_;                 // [max_sequences * layers]
+  std::vector<Fence> open_fences_;                 // [layers, max_sequences]
   std::array<Fence, 2> append_fences_;
 };
 
