@@ -205,7 +205,7 @@ void TakeBudgets(const BlueprintInputs& inputs, plan::PlanRequest* request) {
   if (inputs.device_memory.has_value()) {
     request->budgets.device = *inputs.device_memory;
     request->driver_bytes = inputs.backend.context_memory;
-    request->map_share = inputs.backend.map_share * settings.mapping_gpus;
+    request->map_share = inputs.backend.map_share * settings.mapped_ranks;
   }
   request->keep_on_device = settings.placement != kv::PlacementKind::kHostOnly &&
                             settings.placement != kv::PlacementKind::kDiskOnly;

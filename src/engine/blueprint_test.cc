@@ -149,7 +149,7 @@ TEST(Blueprint, HeadsThatKernelsDoNotAttendToAreRefused) {
 TEST(Blueprint, EachGpuOfAProcessMapsTheMemoryOfAllRanks) {
   Subject subject(64);
   const double alone = subject.OnGpu()->request.map_share;
-  subject.settings.mapping_gpus = 4;
+  subject.settings.mapped_ranks = 4;
   EXPECT_GT(alone, 0.0);
   EXPECT_EQ(subject.OnGpu()->request.map_share, 4 * alone);
 }

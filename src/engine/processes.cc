@@ -158,7 +158,7 @@ Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group) 
   }
   own.target.device =
       *DeviceOfRank(settings.target.device, group.rank(), group.ranks(), group.rank_on_machine());
-  own.gpu_ranks = own.mapping_gpus = 1;  // NCCL connects no others
+  own.gpu_ranks = own.mapped_ranks = 1;  // NCCL connects no others
   return own;
 }
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/thread_pool.h"
 #include "headway/refusal.h"
 #include "kernels/backend/backend.h"
@@ -59,13 +59,9 @@ Settings SettingsOfRank(const Settings& settings, int rank) {
   const auto device = [&](int of) { return *DeviceOfRank(settings.target.device, of, ranks); };
   own.target.device = device(rank);
   own.gpu_ranks = 0;
-  std::set<std::string> devices;
-  for (int other = 0; other < ranks; ++other) {
-    own.gpu_ranks += device(other) == device(rank);
-    devices.insert(device(other));
-  }
+  for (int other = 0; other < ranks; ++other) own.gpu_ranks += device(other) == device(rank);
   // Ranks of several machines are processes.
-  own.mapping_gpus = settings.nodes > 1 ? 1 : static_cast<int>(devices.size());
+  own.mapped_ranks = settings.nodes > 1 ? 1 : static_cast<int>(CeilDiv(ranks, own.gpu_ranks));
   const int here = BudgetSharers(settings);
   // Ranks with a run of layers each compute by turns.
   if (settings.ranks > 1) {

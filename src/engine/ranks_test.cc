@@ -40,16 +40,18 @@ TEST(Ranks, BudgetsAndThreadsAreThoseOfAMachine) {
 
 TEST(Ranks, EachGpuOfAProcessMapsWhatAnyPins) {
   Settings settings = EightRanks(1);
-  const auto mapping = [&](const char* device, int rank) {
+  const auto mapped = [&](const char* device, int rank) {
     settings.target.device = device;
-    return SettingsOfRank(settings, rank).mapping_gpus;
+    return SettingsOfRank(settings, rank).mapped_ranks;
   };
-  EXPECT_EQ(mapping("cuda", 0), 8);
-  EXPECT_EQ(mapping("cuda", 7), 8);
-  EXPECT_EQ(mapping("cuda:0,0,0,0,1,1,1,1", 7), 2);
-  EXPECT_EQ(mapping("cpu", 7), 1);
+  EXPECT_EQ(mapped("cuda", 0), 8);
+  EXPECT_EQ(mapped("cuda", 7), 8);
+  EXPECT_EQ(mapped("cuda:0,0,0,0,1,1,1,1", 7), 2);
+  EXPECT_EQ(mapped("cuda:0,0,0,0,0,0,0,1", 0), 2);  // 8 / 7
+  EXPECT_EQ(mapped("cuda:0,0,0,0,0,0,0,1", 7), 8);
+  EXPECT_EQ(mapped("cpu", 7), 1);
   settings.nodes = 2;
-  EXPECT_EQ(mapping("cuda", 0), 1);
+  EXPECT_EQ(mapped("cuda", 0), 1);
 }
 
 TEST(Ranks, ASessionIsOneFileOfAllMachines) {

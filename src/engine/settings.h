@@ -97,7 +97,9 @@ struct Settings {
   std::vector<double> assignment_shares;          // its, from LoadShares on; none without
   std::optional<int> machine_threads;             // those of all ranks, where it is one of several
   int gpu_ranks = 1;                              // that compute on this one's GPU
-  int mapping_gpus = 1;  // of this process, which all map what any of its ranks pins
+  // Each GPU of a process maps what any of its ranks pins: so many times what one pins is this
+  // one's part of its GPU's page tables, where all pin as much.
+  int mapped_ranks = 1;
   MemorySettings memory;
   std::optional<int> gpu_layers;  // absent: as many as fit
   bool lossless_weights = false;  // of the others, in host memory

@@ -165,7 +165,8 @@ struct PlanRequest {
   int64_t layer_disk_bytes = 0;
   int64_t other_bytes = 0;   // tokenizer, program, the prompts' text
   int64_t driver_bytes = 0;  // that the driver takes of the device's own memory
-  // Of the device's memory for a byte of host memory that it can reach: its page tables.
+  // Of the device's memory for a byte of host memory that this takes: page tables, with ranks also
+  // of what others take.
   double map_share = 0.0;
   // Chunk and segment to prefer where nothing is fixed, in tokens.
   int64_t chunk = 1024;

@@ -17,7 +17,7 @@
 namespace headway::cuda {
 namespace {
 
-// Launches of so many items are compiled for 16-bit numbers alone.
+// Launches over uploaded items are compiled for 16-bit numbers alone.
 cudaError_t LaunchMany(cudaStream_t stream, DType dtype, const DecodeManyBatch& batch,
                        int block_queries, int blocks) {
   return dtype == DType::kBF16 ? LaunchMma<DType::kBF16>(stream, batch, block_queries, blocks)
@@ -229,8 +229,8 @@ cudaError_t AttendMany(const DecodeResources& resources, const PageFormat& forma
     batch.items_count = count;
     batch.items = reinterpret_cast<const ManyItem*>(device);
     batch.item_of_block = reinterpret_cast<const int32_t*>(device + items_bytes);
-    const cudaError_t error = LaunchMany(resources.stream, format.dtype, batch, block_queries,
-                                         static_cast<int>(blocks));
+    const cudaError_t error =
+        LaunchMany(resources.stream, format.dtype, batch, block_queries, static_cast<int>(blocks));
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

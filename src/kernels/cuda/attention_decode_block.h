@@ -115,8 +115,10 @@ struct ManyItem {
   int32_t first_slot;
   int32_t count;
   int32_t split;
-  Divisor parts;
+  int32_t tokens;
   int32_t first_block;
+  Divisor parts;
+  Divisor tiles;
 
   static ManyItem Of(const DecodeItem& item, int first_block) {
     return {.q = item.q,
@@ -130,8 +132,10 @@ struct ManyItem {
             .first_slot = item.first_slot,
             .count = item.count,
             .split = item.split,
+            .tokens = item.tokens,
+            .first_block = first_block,
             .parts = item.parts,
-            .first_block = first_block};
+            .tiles = item.tiles};
   }
   // Writes what is here to an item, or, so that items can be compared, zeros.
   __host__ __device__ void To(DecodeItem* item) const {
@@ -147,12 +151,13 @@ struct ManyItem {
     item->first_slot = first_slot;
     item->count = count;
     item->split = split;
+    item->tokens = tokens;
     item->parts = parts;
+    item->tiles = tiles;
   }
 };
 
-// Those, in pages without parameters, whose positions ascend by one. They lie on the device:
-// parameters take the host, and the driver's lock, 0.4 us a KiB.
+// Those, in pages without parameters, whose positions ascend by one. They lie on the device.
 struct DecodeManyBatch : DecodeShape {
   DecodeItem common;
   const ManyItem* items;         // [items_count]

@@ -65,11 +65,30 @@ TEST_P(AttentionDecodeTest, TakesMoreItemsThanALaunchOfMany) {
   std::vector<std::unique_ptr<AttentionProblem>> problems;
   for (int i = 0; i < 800; ++i) {
     AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 1, random);
-    c.tokens = 1;
+    c.tokens = random.Below(4) == 0 ? 2 : 1;  // some with a draft
     c.heads = 1;
     c.count = random.Below(150);
     c.positions = c.merge = false;
-    c.split = Pick<int64_t>(random, {0, 64});
+    c.split =
+        Pick<int64_t>(random, {0, 64, 3});  // some of so many parts that an upload has no room
+    problems.push_back(std::make_unique<AttentionProblem>(c, random));
+  }
+  ExpectDecoded(problems);
+}
+
+// Parts of one item that an upload has no room for.
+TEST_P(AttentionDecodeTest, TakesAnItemOfManyPartsAmongMany) {
+  Random random(5);
+  std::vector<std::unique_ptr<AttentionProblem>> problems;
+  for (int i = 0; i < 30; ++i) {
+    AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 1, random);
+    c.tokens = 1;
+    c.positions = c.merge = false;
+    if (i == 17) {
+      c.heads = 3;
+      c.count = 700;
+      c.split = 1;
+    }
     problems.push_back(std::make_unique<AttentionProblem>(c, random));
   }
   ExpectDecoded(problems);
@@ -110,8 +129,7 @@ TEST_P(AttentionDecodeTest, SeesWhatWasJustGathered) {
     gather.count = c.count;
   }
   const auto attend = [&] {
-    EXPECT_EQ(AttendDecode({}, c.format, c.activation, c.group, c.params, {&item, 1}),
-              cudaSuccess);
+    EXPECT_EQ(AttendDecode({}, c.format, c.activation, c.group, c.params, {&item, 1}), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
     return on_gpu.Outputs();
   };
@@ -171,8 +189,7 @@ TEST_P(AttentionDecodeTest, RefusesWhatItCannotDo) {
   with = item;
   with.keys.pages.k += 2;
   EXPECT_FALSE(CanAttendDecode(format, GetParam(), 4, params, with));
-  EXPECT_EQ(AttendDecode({}, format, GetParam(), 4, params, {&with, 1}),
-            cudaErrorInvalidValue);
+  EXPECT_EQ(AttendDecode({}, format, GetParam(), 4, params, {&with, 1}), cudaErrorInvalidValue);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, AttentionDecodeTest,

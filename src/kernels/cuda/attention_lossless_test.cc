@@ -29,8 +29,7 @@ AttentionOutputs Attended(AttentionProblem& problem) {
   const AttentionCase& c = problem.spec;
   const AttentionItem item = on_gpu.Item();
   EXPECT_TRUE(CanAttendDecode(c.format, c.activation, c.group, c.params, item)) << c.Name();
-  EXPECT_EQ(AttendDecode({}, c.format, c.activation, c.group, c.params, {&item, 1}),
-            cudaSuccess);
+  EXPECT_EQ(AttendDecode({}, c.format, c.activation, c.group, c.params, {&item, 1}), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   return on_gpu.Outputs();
 }

@@ -84,8 +84,7 @@ class CudaKernels final : public cuda::EvictionKernels {
     score_memory_ = take(cuda::kScoreMemoryBytes);
     arrived_ = reinterpret_cast<uint32_t*>(take(layout.arrived));
     Result<std::unique_ptr<Buffer>> pinned =
-        device.AllocateHost(host_budget_,
-                            static_cast<size_t>(kUploads * layout.upload), "uploads");
+        device.AllocateHost(host_budget_, static_cast<size_t>(kUploads * layout.upload), "uploads");
     if (!pinned.ok()) return pinned.status();
     pinned_ = std::move(*pinned);
     cudaSetDevice(device_);
@@ -432,7 +431,7 @@ class CudaKernels final : public cuda::EvictionKernels {
   DType dtype_ = DType::kBF16;
   KernelLimits limits_;
   std::unique_ptr<Buffer> workspace_;
-  Budget host_budget_{"uploads", kUnlimited};  // some KiB of host memory
+  Budget host_budget_{"uploads", kUnlimited};  // kUploads of them
   std::unique_ptr<Buffer> pinned_;
   void* gemm_workspace_ = nullptr;
   void* bias_ = nullptr;  // of the product at hand

@@ -280,8 +280,8 @@ cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
     if ((item.AllParts() <= kFewParts) != few || item.rows == 0) continue;
     const int64_t more = few ? CeilDiv(item.rows, kFewWarps) : item.rows * CeilDiv(head_dim, kWarp);
     if (std::max(more, item.rows) > kMaxBlocks) return cudaErrorInvalidValue;
-    const bool joins = item.o_part_stride == batch.o_part_stride &&
-                       item.lse_part_stride == batch.lse_part_stride;
+    const bool joins =
+        item.o_part_stride == batch.o_part_stride && item.lse_part_stride == batch.lse_part_stride;
     if (batch.items_count > 0 &&
         (!joins || batch.items_count == Batch::kItemsMax || blocks + more > kMaxBlocks)) {
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;

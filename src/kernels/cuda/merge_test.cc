@@ -169,6 +169,63 @@ TEST_P(MergeTest, MergesParts) {
   }
 }
 
+// As the heads of a batch of many sequences: their states lie in one memory.
+TEST_P(MergeTest, MergesMoreItemsThanALaunchOfMany) {
+  constexpr int kItems = 1200;
+  constexpr int kDim = 64;
+  constexpr int kParts = 20;
+  Random random(6);
+  const DType dtype = GetParam();
+  std::vector<int64_t> first_row = {0};
+  for (int i = 0; i < kItems; ++i) first_row.push_back(first_row.back() + 1 + random.Below(3));
+  const int64_t rows = first_row.back();
+  std::vector<float> o(static_cast<size_t>(kParts * rows * kDim));
+  std::vector<float> lse(static_cast<size_t>(kParts * rows));
+  for (float& value : o) value = random.Normal();
+  for (float& value : lse) value = 8 * random.Normal();
+  const DeviceArray<float> part_o(o);
+  const DeviceArray<float> part_lse(lse);
+  const DeviceArray<std::byte> result(
+      EncodedAs(dtype, std::vector<float>(static_cast<size_t>(rows * kDim), kPoison)));
+  const DeviceArray<float> result_lse(std::vector<float>(static_cast<size_t>(rows), kPoison));
+  std::vector<MergeItem> items;
+  for (int i = 0; i < kItems; ++i) {
+    const int64_t row = first_row[static_cast<size_t>(i)];
+    // Some have the states of every other part.
+    const int step = i % 300 == 17 ? 2 : 1;
+    items.push_back({.part_o = part_o.at() + row * kDim,
+                     .o_part_stride = step * rows * kDim,
+                     .part_lse = part_lse.at() + row,
+                     .lse_part_stride = step * rows,
+                     .parts = 1 + static_cast<int>(random.Below(kParts / step)),
+                     .rows = first_row[static_cast<size_t>(i) + 1] - row,
+                     .o = result.at() + row * kDim * static_cast<int64_t>(DTypeBytes(dtype)),
+                     .lse = result_lse.at() + row});
+  }
+  ASSERT_EQ(Merge(nullptr, dtype, kDim, items), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  const std::vector<std::byte> got =
+      result.Read(static_cast<size_t>(rows) * kDim * DTypeBytes(dtype));
+  const std::vector<float> got_lse = result_lse.Read(static_cast<size_t>(rows));
+  for (int i = 0; i < kItems; ++i) {
+    const MergeItem& item = items[static_cast<size_t>(i)];
+    SCOPED_TRACE("item " + std::to_string(i) + " parts " + std::to_string(item.parts));
+    for (int64_t row = first_row[static_cast<size_t>(i)];
+         row < first_row[static_cast<size_t>(i) + 1]; ++row) {
+      State state{std::vector<double>(kDim), kEmptyLse};
+      for (int part = 0; part < item.parts; ++part) {
+        const float* from = o.data() + part * item.o_part_stride + row * kDim;
+        MergeInto(state, {{from, from + kDim},
+                          lse[static_cast<size_t>(part * item.lse_part_stride + row)]});
+      }
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectState(state, &got_lse[static_cast<size_t>(row)],
+                      got.data() + static_cast<size_t>(row) * kDim * DTypeBytes(dtype), dtype,
+                      (item.parts + 128.0) * kUnit));
+    }
+  }
+}
+
 TEST_P(MergeTest, PassesOnNan) {
   for (int parts : {1, 3, 20}) {
     for (float others : {0.0f, static_cast<float>(kEmptyLse)}) {

@@ -1,5 +1,7 @@
-// Uploads: what the host has worked out for kernels, such as the items of a launch that are too many
-// for its parameters, on its way to them: pinned memory and memory of the device, slots by turns.
+// Uploads: what the host has worked out for kernels, such as the items of a launch that are too
+// many for its parameters, on its way to them: pinned memory and memory of the device, slots by
+// turns. All uploads go by one stream, whose order keeps a slot of the device until its kernels are
+// done.
 #ifndef HEADWAY_KERNELS_CUDA_UPLOADS_H_
 #define HEADWAY_KERNELS_CUDA_UPLOADS_H_
 
@@ -28,8 +30,8 @@ class Uploads {
 
   // Memory of bytes() for the next upload, whatever it holds. Waits until what it held is copied.
   cudaError_t Begin(std::byte** host);
-  // The first `bytes` of it, as kernels find them that are enqueued on this stream before kUploads
-  // further ones are.
+  // The first `bytes` of it, as kernels find them that are enqueued before kUploads - 1 other
+  // uploads were sent.
   cudaError_t Send(cudaStream_t stream, int64_t bytes, const std::byte** device);
   // Both, of what lies anywhere; up to bytes().
   cudaError_t Put(cudaStream_t stream, std::span<const std::byte> from, const std::byte** device);

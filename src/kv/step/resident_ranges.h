@@ -29,8 +29,8 @@ class ResidentRanges {
   // them, and no placement asks which of them were read.
   bool Usable() const;
   // Those of a layer of the sequence at a place, by group, then in the order of positions. Later
-  // work of the compute stream finds them written. Until the sequence closes pages, or slabs come
-  // or go.
+  // work of the compute stream finds them written. Until the sequence closes pages, or slabs go or
+  // move.
   std::span<const ResidentRange> Of(const Sequence& sequence, int place, int layer);
 
  private:

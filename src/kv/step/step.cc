@@ -90,6 +90,7 @@ bool Step::MustCopy(const Slab& slab, int pages) const {
 PerSlabKind<int64_t> Step::NewSlabs() const {
   PerSlabKind<int64_t> count = {};
   for (const Entry& entry : entries_) {
+    if (entry.closing == 0) continue;
     const Sequence& sequence = sequences_.at(entry.place);
     for (int layer = 0; layer < cache_.format.layers; ++layer) {
       for (const PageTable& table : sequence.tables.of_layer(layer)) {
@@ -154,7 +155,7 @@ Status Step::GrowAll() {
   }
   if (!status.ok()) return status;
   for (const Entry& entry : entries_) {
-    for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    for (int layer = 0; entry.closing > 0 && layer < cache_.format.layers; ++layer) {
       for (int group = 0; group < cache_.format.head_groups(layer); ++group) {
         status = Grow(entry, layer, group);
         if (!status.ok()) return status;
@@ -225,11 +226,12 @@ void Step::FinishEntry(const Entry& entry) {
   Sequence& sequence = sequences_.at(entry.place);
   sequence.length = entry.before + entry.tokens;
   sequence.drafts = entry.drafts + (entry.drafts == entry.tokens ? sequence.drafts : 0);
+  // Tables change as pages close. Many sequences whose heads have tables of their own have too many
+  // to look at each in each step.
+  if (entry.closing == 0) return;
   const int64_t closed = cache_.math.ClosedPages(sequence.length);
-  if (closed > cache_.math.ClosedPages(entry.before)) {
-    sequence.recent_first = cache_.streaming_pages.FirstKept(sequence.recent_first, closed);
-    sequence.recent_area = 1 - sequence.recent_area;
-  }
+  sequence.recent_first = cache_.streaming_pages.FirstKept(sequence.recent_first, closed);
+  sequence.recent_area = 1 - sequence.recent_area;
   for (int layer = 0; layer < cache_.format.layers; ++layer) {
     for (PageTable& table : sequence.tables.of_layer(layer)) {
       if (table.grows()) table.set_pages(table.pages() + entry.closing);

@@ -64,7 +64,7 @@ class StepReads {
   // No slab of any sequence is elsewhere: there is nothing to bring ahead of use.
   bool AllOnDevice() const;
   // Then mostly, all that the queries of an entry's new tokens can see of closed pages in a layer,
-  // at once, without an announcement (ResidentRanges), until slabs come or go.
+  // at once, without an announcement (ResidentRanges), until slabs go or move.
   bool HasResidentRanges() const { return resident_.Usable(); }
   std::span<const ResidentRange> RangesOnDevice(int entry, int layer);
   // The kernels that read them are enqueued on the compute stream.

@@ -71,7 +71,6 @@ Slab& Slabs::Begin(SlabId* id, SlabKind kind, Tier tier, int layer, int group, i
     slabs_.emplace_back();
     *id = static_cast<SlabId>(slabs_.size() - 1);
   }
-  ++changes_;
   HomesOf(kind).placement->Forget(*id);
   HomesOf(kind).placement->Began(*id, segment);
   Slab& slab = (*this)[*id];

@@ -125,7 +125,8 @@ class Slabs {
     return {&LayoutOf(slab), format_.HeadsIn(slab.layer, slab.group), first, count};
   }
 
-  // Grows whenever a slab comes, goes or moves.
+  // Grows whenever a slab goes, moves, is cut or is shared. Not as one comes: in a batch of many
+  // sequences some get one in each step.
   int64_t changes() const { return changes_; }
   // Kernels that the compute stream was given before this ticket read slabs on the device, which
   // were not asked for one by one.
