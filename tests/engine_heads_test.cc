@@ -284,6 +284,43 @@ TEST_P(StreamingHeads, ProbedAttentionIsThatOfPlainAttention) {
   }
 }
 
+// Items of one query row.
+class CountsDecodeItems : public ForwardingKernels {
+ public:
+  CountsDecodeItems(std::unique_ptr<Kernels> inner, int64_t* items)
+      : ForwardingKernels(std::move(inner)), items_(items) {}
+  void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
+              std::span<const AttentionItem> items) override {
+    *items_ += std::count_if(items.begin(), items.end(),
+                             [](const AttentionItem& item) { return item.tokens == 1; });
+    ForwardingKernels::Attend(stream, format, group, params, items);
+  }
+
+ private:
+  int64_t* const items_;
+};
+
+// Where each head is a group of its own, and all of them have as many states.
+TEST_P(StreamingHeads, AnOpenPageIsOneItemOfAllHeads) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(70, 96, 12);
+  HarnessConfig config;
+  int64_t items = 0;
+  config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<CountsDecodeItems>(std::move(kernels), &items);
+  };
+  const auto run = [&](int group_heads) {
+    config.group_heads = group_heads;
+    items = 0;
+    return RunTokens(*model, config, tokens, 4);
+  };
+  constexpr int kSlabs = 2;  // of a head, before 66 tokens
+  const LogitRows together = run(0);
+  EXPECT_EQ(items, 4 * kLayers * (kSlabs + 1));
+  ExpectSameBits(together, run(1), "a group for each head");
+  EXPECT_EQ(items, 4 * kLayers * (kSlabs * kKvHeads + 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, StreamingHeads,
                          ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& param) { return std::string(DTypeName(param.param)); });

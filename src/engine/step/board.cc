@@ -37,6 +37,27 @@ int64_t MaxParts(const ModelShape& shape, const ExecutorLimits& limits,
          DemotedStates(shape, limits, kernels).parts;
 }
 
+// Whether `next`, of one head, continues the item, whose heads end where its head begins. Then it
+// is one more of it.
+bool Join(AttentionItem* item, const AttentionItem& next, int group, int64_t head_elements,
+          int64_t head_bytes) {
+  const int64_t rows = int64_t{item->heads} * group;
+  PageRun& pages = item->keys.pages;
+  const PageRun& more = next.keys.pages;
+  const int64_t stride = item->heads == 1 ? more.k - pages.k : pages.head_stride;
+  const int64_t apart = item->heads * stride;
+  if (next.heads != 1 || stride <= 0 || more.k - pages.k != apart || more.v - pages.v != apart ||
+      pages.params != nullptr || more.params != nullptr || more.count != pages.count ||
+      more.first_slot != pages.first_slot || next.keys.position != item->keys.position ||
+      next.q != static_cast<const std::byte*>(item->q) + rows * head_bytes ||
+      next.o != item->o + rows * head_elements || next.lse != item->lse + rows) {
+    return false;
+  }
+  pages.head_stride = stride;
+  ++item->heads;
+  return true;
+}
+
 struct Sizes {
   int64_t o, lse, part_o, part_lse;
 
@@ -82,6 +103,7 @@ void Board::BeginLayer(int layer) {
   layer_ = layer;
   window_ = context_.WindowOf(layer);
   states_.assign(static_cast<size_t>(batch_.size() * context_.shape.kv_heads), HeadStates());
+  tails_.assign(static_cast<size_t>(batch_.size()), 0);
   results_taken_.assign(static_cast<size_t>(batch_.size()), false);
   const SharedHeads* const shared = context_.shared;
   scales_parts_ = context_.limits.sharing_ranks > 1 && shared->AnyIn(layer);
@@ -167,9 +189,26 @@ void Board::MakeItems(int entry, std::span<const kv::HeadRun> heads, const KeyRu
 
 void Board::Attend(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys,
                    RangeOrder order) {
+  const size_t before = items_.size();
   MakeItems(entry, heads, keys, order, &items_);
+  if (batch_[entry].decode && order == RangeOrder::kLast && items_.size() == before + 1) {
+    JoinTail(entry);
+  }
   if (dense_.Has(entry)) AttendWithDenseRows(entry, heads, keys);
   if (observer_ != nullptr) observer_->OnRange(entry, heads, keys);
+}
+
+// Where each head is a group of its own, the open page of a sequence is one item of all its heads,
+// as far as these have as many states.
+void Board::JoinTail(int entry) {
+  size_t& tail = tails_[static_cast<size_t>(entry)];
+  const int64_t head_dim = context_.shape.head_dim;
+  if (tail > 0 && Join(&items_[tail - 1], items_.back(), context_.shape.group(), head_dim,
+                       context_.ActivationBytes(head_dim))) {
+    items_.pop_back();
+  } else {
+    tail = items_.size();
+  }
 }
 
 void Board::AttendWithDenseRows(int entry, std::span<const kv::HeadRun> heads, const KeyRun& keys) {
@@ -240,6 +279,7 @@ void Board::FlushWithin(int64_t window) {
     context_.kernels.Attend(context_.compute, context_.format, context_.shape.group(),
                             Params(window), items_);
     items_.clear();
+    tails_.assign(tails_.size(), 0);
   }
   reads_.FinishHeld();
 }

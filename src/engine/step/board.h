@@ -144,6 +144,7 @@ class Board {
   float* LseAt(int64_t row, int64_t query_head) const {
     return lse_ + row * lse_stride_ + query_head;
   }
+  void JoinTail(int entry);
   void ScaleParts();
 
   StepContext& context_;
@@ -166,6 +167,7 @@ class Board {
   std::vector<HeadStates> states_;    // [entries, kv_heads]
   std::vector<bool> results_taken_;   // [entries]
   std::vector<AttentionItem> items_;  // of the next Flush
+  std::vector<size_t> tails_;         // [entries]: behind the last item of its open page; 0: none
   std::vector<MergeItem> merges_;
   std::vector<ScaleHeldItem> scales_;
 };
