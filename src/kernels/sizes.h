@@ -32,9 +32,9 @@ class KernelSizes {
   virtual DType ActivationDType(DType weights) const = 0;
   // Keys that one partial state of a decode item best covers: enough to hide the start of the work,
   // few enough that a short context still feeds the whole processor.
-  // Depends on the sequence's length and on how many KV heads a step attends to, those of all its
-  // sequences, and falls with neither.
-  virtual int64_t DecodeSplit(int64_t length, int heads) const = 0;
+  // Depends on the model and on the keys of all sequences of the step alone, and never falls as
+  // these grow.
+  virtual int64_t DecodeSplit(int64_t keys, int kv_heads) const = 0;
   // The same where each of `heads` KV heads lists `keys` keys, more or less, and all lists of a
   // layer are attended to at once.
   virtual int64_t ListedSplit(int heads, int64_t keys) const { return DecodeSplit(keys, heads); }

@@ -125,8 +125,8 @@ class DelayingKernels final : public Kernels {
 
   std::string name() const override { return inner_->name(); }
   DType ActivationDType(DType weights) const override { return inner_->ActivationDType(weights); }
-  int64_t DecodeSplit(int64_t length, int heads) const override {
-    return inner_->DecodeSplit(length, heads);
+  int64_t DecodeSplit(int64_t keys, int kv_heads) const override {
+    return inner_->DecodeSplit(keys, kv_heads);
   }
   int64_t ListedSplit(int heads, int64_t keys) const override {
     return inner_->ListedSplit(heads, keys);

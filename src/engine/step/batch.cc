@@ -13,8 +13,7 @@ void Batch::Begin(std::span<const StepInput> inputs) {
   ids_.clear();
   positions_.clear();
   wants_logits_ = false;
-  // All sequences' heads are attended to at once.
-  const int heads = static_cast<int>(inputs.size()) * context_.model.shape().kv_heads;
+  int64_t keys = 0;
   for (const StepInput& input : inputs) {
     BatchEntry entry;
     entry.sequence = input.sequence;
@@ -26,10 +25,9 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entry.rope = input.rope;
     entry.observed = input.observed;
     entry.drafting = input.drafting;
-    // Of heads that keep few keys of a long text the parts are those of a text of so many keys.
+    // Heads that keep few keys of a long text count as those of a text of so many keys.
     const int64_t length = entry.position + entry.tokens;
-    const int64_t keys = limits.keys > 0 ? std::min(length, limits.keys) : length;
-    entry.split = RoundUp(context_.kernels.DecodeSplit(keys, heads), limits.page_slots);
+    keys += limits.keys > 0 ? std::min(length, limits.keys) : length;
     HEADWAY_CHECK(entry.drafts == 0 || (entry.decode && entry.drafts <= limits.drafts));
     HEADWAY_CHECK(entry.tokens >= 1 && entry.position + entry.tokens <= limits.length);
     ids_.insert(ids_.end(), input.tokens.begin(), input.tokens.end());
@@ -39,6 +37,10 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entries_.push_back(entry);
     wants_logits_ = wants_logits_ || input.WantsLogits();
   }
+  // All sequences are attended to at once.
+  const int64_t split = RoundUp(context_.kernels.DecodeSplit(keys, context_.model.shape().kv_heads),
+                                limits.page_slots);
+  for (BatchEntry& entry : entries_) entry.split = split;
   HEADWAY_CHECK(tokens() <= limits.step_tokens);
   HEADWAY_CHECK(size() <= limits.entries);
 }

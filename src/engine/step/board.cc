@@ -11,7 +11,7 @@ namespace headway {
 namespace {
 
 // Parts of a decode item's states for a sequence of `length` tokens, the tail's among them. Alone
-// it has the most: parts are the longer the more sequences there are.
+// it has the most: parts are the longer the more keys there are beside its own.
 int64_t PartsAt(const ModelShape& shape, const ExecutorLimits& limits, const KernelSizes& kernels,
                 int64_t length) {
   const int64_t split = RoundUp(kernels.DecodeSplit(length, shape.kv_heads), limits.page_slots);

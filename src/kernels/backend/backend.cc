@@ -51,8 +51,8 @@ BackendInfo GpuInfo(std::string name, int64_t memory, int64_t free) {
 class GpuKernelSizes final : public KernelSizes {
  public:
   DType ActivationDType(DType weights) const override { return weights; }
-  int64_t DecodeSplit(int64_t length, int heads) const override {
-    return cuda::DecodeSplitOf(length, heads);
+  int64_t DecodeSplit(int64_t keys, int kv_heads) const override {
+    return cuda::DecodeSplitOf(keys, kv_heads);
   }
   int64_t ListedSplit(int heads, int64_t keys) const override {
     return cuda::ListedSplitOf(heads, keys);

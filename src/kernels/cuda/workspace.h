@@ -84,12 +84,12 @@ struct WorkspaceLayout {
 // Parts begin and end slowly, so they are long, as long as all heads' parts still are as many as
 // the blocks of threads that a large GPU runs at once. Beyond 1,024 keys little is gained, and the
 // last parts, which run alone, are waited for longer.
-constexpr int64_t DecodeSplitOf(int64_t length, int64_t heads) {
+constexpr int64_t DecodeSplitOf(int64_t keys, int64_t kv_heads) {
   constexpr int64_t kAtOnce = 264;
   constexpr int64_t kShortest = 128;
   constexpr int64_t kLongest = 1024;
   int64_t split = kShortest;
-  while (split < kLongest && heads * length > kAtOnce * split) split *= 2;
+  while (split < kLongest && kv_heads * keys > kAtOnce * split) split *= 2;
   return split;
 }
 
