@@ -24,11 +24,8 @@ bool Join(RopeStoreItem* item, const RopeStoreItem& next, int64_t head_bytes) {
       !behind(kv.v, kv.heads, next.kv.v)) {
     return false;
   }
-  const int64_t stride = kv.heads == 1 ? next.kv.to.k - kv.to.k : kv.to.head_stride;
-  const int64_t apart = kv.heads * stride;
-  if (stride <= 0 || next.kv.to.k - kv.to.k != apart || next.kv.to.v - kv.to.v != apart) {
-    return false;
-  }
+  const int64_t stride = HeadStrideWith(kv.to, kv.heads, next.kv.to);
+  if (stride == 0) return false;
   kv.to.head_stride = stride;
   item->query_heads += next.query_heads;
   ++kv.heads;

@@ -45,6 +45,14 @@ struct PageRun {
   int64_t params_head_stride = 0;
 };
 
+// The distance of the heads of a run with one more head, whose pages are `next`, behind the `heads`
+// that it has; 0 where they lie at another distance.
+inline int64_t HeadStrideWith(const PageRun& run, int heads, const PageRun& next) {
+  const int64_t stride = heads == 1 ? next.k - run.k : run.head_stride;
+  const int64_t apart = heads * stride;
+  return stride > 0 && next.k - run.k == apart && next.v - run.v == apart ? stride : 0;
+}
+
 // Where a slot of a head of the run, counted from the run's first, is behind its `k`, or `v`. Of
 // pages that are not encoded.
 inline int64_t SlotOffset(const PageFormat& format, const PageRun& run, int64_t head,

@@ -44,11 +44,10 @@ bool Join(AttentionItem* item, const AttentionItem& next, int group, int64_t hea
   const int64_t rows = int64_t{item->heads} * group;
   PageRun& pages = item->keys.pages;
   const PageRun& more = next.keys.pages;
-  const int64_t stride = item->heads == 1 ? more.k - pages.k : pages.head_stride;
-  const int64_t apart = item->heads * stride;
-  if (next.heads != 1 || stride <= 0 || more.k - pages.k != apart || more.v - pages.v != apart ||
-      pages.params != nullptr || more.params != nullptr || more.count != pages.count ||
-      more.first_slot != pages.first_slot || next.keys.position != item->keys.position ||
+  const int64_t stride = HeadStrideWith(pages, item->heads, more);
+  if (next.heads != 1 || stride == 0 || pages.params != nullptr || more.params != nullptr ||
+      more.count != pages.count || more.first_slot != pages.first_slot ||
+      next.keys.position != item->keys.position ||
       next.q != static_cast<const std::byte*>(item->q) + rows * head_bytes ||
       next.o != item->o + rows * head_elements || next.lse != item->lse + rows) {
     return false;

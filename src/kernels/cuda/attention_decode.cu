@@ -169,7 +169,10 @@ int64_t MostBlocksOfMany(const Uploads& uploads) {
 // a number.
 bool HasMany(const DecodeResources& resources, DType dtype, int group,
              std::span<const AttentionItem> items) {
-  if (resources.uploads == nullptr || dtype == DType::kF32) return false;
+  if (resources.uploads == nullptr || dtype == DType::kF32 ||
+      std::ssize(items) <= DecodeBatch::kItems) {
+    return false;
+  }
   int64_t count = 0;
   for (const AttentionItem& item : items) {
     if (item.keys.pages.params != nullptr) continue;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cuda/item_batch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/warp.h"
 
@@ -192,18 +193,9 @@ struct BlockOfItem {
   int block;
 };
 __device__ inline BlockOfItem FindItem(const DecodeBatch& batch) {
-  int low = 0;
-  int high = batch.items_count - 1;
-  const int block = static_cast<int>(blockIdx.x);
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (batch.first_block[middle] <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return {low, block - batch.first_block[low]};
+  const auto block = static_cast<int>(blockIdx.x);
+  const int item = ItemOfBlock(batch.first_block, batch.items_count, block);
+  return {item, block - batch.first_block[item]};
 }
 __device__ inline BlockOfItem FindItem(const DecodeManyBatch& batch) {
   WaitForPrevious();  // the upload

@@ -24,6 +24,18 @@ class AttentionDecodeTest : public testing::TestWithParam<DType> {
   PageFormat Format(int head_dim, int slots) const {
     return {.dtype = GetParam(), .page_slots = slots, .head_dim = head_dim};
   }
+  // Of `count` items with up to `tokens` tokens, each changed by change(its number, it, random).
+  template <typename Change>
+  void ExpectItemsDecoded(uint64_t seed, int count, int tokens, const Change& change) const {
+    Random random(seed);
+    std::vector<std::unique_ptr<AttentionProblem>> problems;
+    for (int i = 0; i < count; ++i) {
+      AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, tokens, random);
+      change(i, c, random);
+      problems.push_back(std::make_unique<AttentionProblem>(c, random));
+    }
+    ExpectDecoded(problems);
+  }
 };
 
 TEST_P(AttentionDecodeTest, AgreesWithTheDefinition) {
@@ -46,52 +58,36 @@ TEST_P(AttentionDecodeTest, AgreesWithTheDefinition) {
 }
 
 TEST_P(AttentionDecodeTest, TakesMoreItemsThanALaunch) {
-  Random random(2);
   for (const bool positions : {true, false}) {
-    std::vector<std::unique_ptr<AttentionProblem>> problems;
-    for (int i = 0; i < 70; ++i) {
-      AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 16, random);
+    ExpectItemsDecoded(2, 70, 16, [&](int, AttentionCase& c, Random& random) {
       c.tokens = random.Below(3);  // sometimes nothing to do
       c.positions = c.positions && positions;
-      problems.push_back(std::make_unique<AttentionProblem>(c, random));
-    }
-    ExpectDecoded(problems);
+    });
   }
 }
 
 // As the heads of a batch that keep tokens of their own.
 TEST_P(AttentionDecodeTest, TakesMoreItemsThanALaunchOfMany) {
-  Random random(4);
-  std::vector<std::unique_ptr<AttentionProblem>> problems;
-  for (int i = 0; i < 800; ++i) {
-    AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 1, random);
+  ExpectItemsDecoded(4, 800, 1, [](int, AttentionCase& c, Random& random) {
     c.tokens = random.Below(4) == 0 ? 2 : 1;  // some with a draft
     c.heads = 1;
     c.count = random.Below(150);
     c.positions = c.merge = false;
     c.split =
         Pick<int64_t>(random, {0, 64, 3});  // some of so many parts that an upload has no room
-    problems.push_back(std::make_unique<AttentionProblem>(c, random));
-  }
-  ExpectDecoded(problems);
+  });
 }
 
 // Parts of one item that an upload has no room for.
 TEST_P(AttentionDecodeTest, TakesAnItemOfManyPartsAmongMany) {
-  Random random(5);
-  std::vector<std::unique_ptr<AttentionProblem>> problems;
-  for (int i = 0; i < 30; ++i) {
-    AttentionCase c = RandomItem(Format(64, 16), 4, {.scale = 0.125f}, 1, random);
+  ExpectItemsDecoded(5, 30, 1, [](int i, AttentionCase& c, Random&) {
     c.tokens = 1;
     c.positions = c.merge = false;
-    if (i == 17) {
-      c.heads = 3;
-      c.count = 700;
-      c.split = 1;
-    }
-    problems.push_back(std::make_unique<AttentionProblem>(c, random));
-  }
-  ExpectDecoded(problems);
+    if (i != 17) return;
+    c.heads = 3;
+    c.count = 700;
+    c.split = 1;
+  });
 }
 
 // Keys of earlier steps are read before the kernels ahead are done: not so what these gather.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/item_batch.h"
 #include "kernels/pages.h"
 
 namespace headway::cuda {
@@ -40,8 +41,7 @@ struct HalfToEncode {
 
 __device__ inline HalfToEncode FindHalf(const EncodeBatch& batch) {
   const int block = static_cast<int>(blockIdx.x) / 2;
-  int at = batch.items_count - 1;
-  while (batch.first_block[at] > block) --at;
+  const int at = ItemOfBlock(batch.first_block, batch.items_count, block);
   const EncodeItem& item = batch.items[at];
   const int64_t pages = item.from.count / batch.page_slots;
   const int64_t head = (block - batch.first_block[at]) / pages;

@@ -1,5 +1,5 @@
-// Items of one launch, each with blocks of threads of its own, as a kernel's parameter. Launches
-// take 4 KiB of parameters on every driver.
+// Items of one launch, each with blocks of threads of its own, as a kernel's parameter. A launch
+// takes the longer the more bytes of parameters it has, some 0.4 µs a KiB.
 #ifndef HEADWAY_KERNELS_CUDA_ITEM_BATCH_H_
 #define HEADWAY_KERNELS_CUDA_ITEM_BATCH_H_
 
@@ -9,39 +9,59 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
+
+#include "kernels/cuda/launch.h"
 
 namespace headway::cuda {
 
-// `Shape` is what all items of a call share.
+// Items that fit into `bytes` of parameters.
 template <typename Item, typename Shape>
+constexpr int ItemsOf(size_t bytes) {
+  return static_cast<int>((bytes - sizeof(Shape) - 16) / (sizeof(Item) + sizeof(int32_t)));
+}
+
+// `Shape` is what all items of a batch share.
+template <typename Item, typename Shape, int kItems = ItemsOf<Item, Shape>(4096)>
 struct ItemBatch {
-  static constexpr int kItemsMax =
-      static_cast<int>((4096 - sizeof(Shape) - 16) / (sizeof(Item) + sizeof(int32_t)));
+  static constexpr int kItemsMax = kItems;
 
   Shape shape;
   int32_t count;
-  int32_t first_block[kItemsMax];
-  Item items[kItemsMax];
+  int32_t first_block[kItems];
+  Item items[kItems];
 };
 
+// The last item whose first block is not behind `block`.
+__device__ inline int ItemOfBlock(const int32_t* first_block, int count, int block) {
+  int low = 0;
+  int high = count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (first_block[middle] <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
 // The item of this block.
-template <typename Item, typename Shape>
-__device__ inline int ItemOfBlock(const ItemBatch<Item, Shape>& batch) {
-  int at = batch.count - 1;
-  while (batch.first_block[at] > static_cast<int>(blockIdx.x)) --at;
-  return at;
+template <typename Batch>
+__device__ int ItemOfBlock(const Batch& batch) {
+  return ItemOfBlock(batch.first_block, batch.count, static_cast<int>(blockIdx.x));
 }
 
 // launch(batch, blocks) over all items, in as few launches as they fit: one for the items of a
-// layer. blocks_of(item) may be 0.
-template <typename Item, typename Shape, typename BlocksOf, typename Launch>
-cudaError_t InBatches(const Shape& shape, std::span<const Item> items, const BlocksOf& blocks_of,
-                      const Launch& launch) {
+// layer. A batch's item is made of a caller's. blocks_of(item) may be 0.
+template <typename Batch, typename Item, typename Shape, typename BlocksOf, typename Launch>
+cudaError_t InBatchesOf(const Shape& shape, std::span<const Item> items, const BlocksOf& blocks_of,
+                        const Launch& launch) {
   constexpr int64_t kBlocksMax = std::numeric_limits<int32_t>::max();
-  using Batch = ItemBatch<Item, Shape>;
-  static_assert(sizeof(Batch) <= 4096);
-  Batch batch = {};
+  static_assert(sizeof(Batch) <= kParametersMax);
+  Batch batch;  // its items are left as they are until there are some
   batch.shape = shape;
+  batch.count = 0;
   int64_t blocks = 0;
   const auto flush = [&] {
     const cudaError_t error =
@@ -58,11 +78,18 @@ cudaError_t InBatches(const Shape& shape, std::span<const Item> items, const Blo
       if (const cudaError_t error = flush(); error != cudaSuccess) return error;
     }
     batch.first_block[batch.count] = static_cast<int32_t>(blocks);
-    batch.items[batch.count] = item;
+    batch.items[batch.count] = std::remove_cvref_t<decltype(batch.items[0])>(item);
     ++batch.count;
     blocks += more;
   }
   return flush();
+}
+template <typename Item, typename Shape, typename BlocksOf, typename Launch>
+cudaError_t InBatches(const Shape& shape, std::span<const Item> items, const BlocksOf& blocks_of,
+                      const Launch& launch) {
+  using Batch = ItemBatch<Item, Shape>;
+  static_assert(sizeof(Batch) <= 4096);
+  return InBatchesOf<Batch>(shape, items, blocks_of, launch);
 }
 
 }  // namespace headway::cuda

@@ -10,9 +10,9 @@
 #include <type_traits>
 
 #include "base/bytes.h"
-#include "kernels/cuda/merge.h"
-
+#include "kernels/cuda/item_batch.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/merge.h"
 #include "kernels/cuda/warp.h"
 
 namespace headway::cuda {
@@ -45,7 +45,13 @@ __device__ float WarpMax(float value) {
   return value;
 }
 
-// What MergeItems do not have in common.
+// What the items of a launch have in common.
+struct MergeShape {
+  int32_t head_dim;
+  int64_t o_part_stride;
+  int64_t lse_part_stride;
+};
+// And what they have not.
 struct MergeLine {
   const float* part_o;
   const float* part_lse;
@@ -55,38 +61,22 @@ struct MergeLine {
   float* lse;
   int32_t parts;
   int32_t rows;
+
+  MergeLine() = default;
+  explicit MergeLine(const MergeItem& item)
+      : part_o(item.part_o),
+        part_lse(item.part_lse),
+        extra_o(item.extra_o),
+        extra_lse(item.extra_lse),
+        o(item.o),
+        lse(item.lse),
+        parts(item.parts),
+        rows(static_cast<int32_t>(item.rows)) {}
 };
 
-// The parameters of one launch, which takes the longer the more they are: kFewItems are 4 KiB.
-constexpr int kFewItems = 66;
-constexpr int kManyItems = 540;
-template <int kItems>
-struct MergeBatch {
-  static constexpr int kItemsMax = kItems;
-  int32_t items_count;
-  int32_t head_dim;
-  int64_t o_part_stride;
-  int64_t lse_part_stride;
-  int32_t first_block[kItems];
-  MergeLine items[kItems];
-};
-static_assert(sizeof(MergeBatch<kFewItems>) <= 4096);
-static_assert(sizeof(MergeBatch<kManyItems>) <= kParametersMax);
-
-template <typename Batch>
-__device__ int FindItem(const Batch& batch) {
-  int low = 0;
-  int high = batch.items_count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (batch.first_block[middle] <= static_cast<int>(blockIdx.x)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
+using MergeBatch = ItemBatch<MergeLine, MergeShape>;
+using MergeManyBatch =
+    ItemBatch<MergeLine, MergeShape, ItemsOf<MergeLine, MergeShape>(kParametersMax)>;
 
 // An item's parts, the one that lies elsewhere among them.
 __device__ int PartsOf(const MergeLine& item) {
@@ -94,11 +84,11 @@ __device__ int PartsOf(const MergeLine& item) {
 }
 template <typename Batch>
 __device__ const float* PartO(const Batch& batch, const MergeLine& item, int part) {
-  return part < item.parts ? item.part_o + part * batch.o_part_stride : item.extra_o;
+  return part < item.parts ? item.part_o + part * batch.shape.o_part_stride : item.extra_o;
 }
 template <typename Batch>
 __device__ const float* PartLse(const Batch& batch, const MergeLine& item, int part) {
-  return part < item.parts ? item.part_lse + part * batch.lse_part_stride : item.extra_lse;
+  return part < item.parts ? item.part_lse + part * batch.shape.lse_part_stride : item.extra_lse;
 }
 
 // The order of additions: parts i, i + kWarps, ... are added up in order as chain i, then the
@@ -109,7 +99,7 @@ template <typename T, typename Batch>
 __global__ void __launch_bounds__(kFewWarps* kWarp)
     MergeFewParts(const __grid_constant__ Batch batch) {
   FollowPrevious();
-  const int index = FindItem(batch);
+  const int index = ItemOfBlock(batch);
   const MergeLine& item = batch.items[index];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t block = static_cast<int64_t>(blockIdx.x) - batch.first_block[index];
@@ -122,11 +112,11 @@ __global__ void __launch_bounds__(kFewWarps* kWarp)
   const auto load = [&](int first) {
 #pragma unroll
     for (int part = 0; part < kFewParts; ++part) {
-      const float* from = PartO(batch, item, part) + row * batch.head_dim + first;
+      const float* from = PartO(batch, item, part) + row * batch.shape.head_dim + first;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = i * kWarp + lane;
-        const bool there = part < parts && first + at < batch.head_dim;
+        const bool there = part < parts && first + at < batch.shape.head_dim;
         values[part][i] = there ? from[at] : 0.0f;
       }
     }
@@ -143,8 +133,8 @@ __global__ void __launch_bounds__(kFewWarps* kWarp)
   if (item.lse != nullptr && lane == 0) {
     item.lse[row] = total == 0.0f ? kNoKeys : top + logf(total);
   }
-  T* to = static_cast<T*>(item.o) + row * batch.head_dim;
-  for (int first = 0; first < batch.head_dim; first += kAtOnce * kWarp) {
+  T* to = static_cast<T*>(item.o) + row * batch.shape.head_dim;
+  for (int first = 0; first < batch.shape.head_dim; first += kAtOnce * kWarp) {
     if (first > 0) load(first);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -158,7 +148,7 @@ __global__ void __launch_bounds__(kFewWarps* kWarp)
         sum = __fadd_rn(sum, fmaf(weights[next], value(next), begun));
       }
       const int at = first + i * kWarp + lane;
-      if (at < batch.head_dim) Store(total == 0.0f ? 0.0f : sum / total, to + at);
+      if (at < batch.shape.head_dim) Store(total == 0.0f ? 0.0f : sum / total, to + at);
     }
   }
 }
@@ -171,19 +161,19 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   __shared__ float tops[kWarps];
   __shared__ float sums[kWarps][kWarp];
   __shared__ float totals[kWarps];
-  const int index = FindItem(batch);
+  const int index = ItemOfBlock(batch);
   const MergeLine& item = batch.items[index];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int slices = (batch.head_dim + kWarp - 1) / kWarp;
+  const int slices = (batch.shape.head_dim + kWarp - 1) / kWarp;
   const int64_t block = static_cast<int64_t>(blockIdx.x) - batch.first_block[index];
   const int64_t row = block / slices;
   const int slice = static_cast<int>(block % slices);
   const int element = slice * kWarp + lane;
   const int parts = PartsOf(item);
 
-  const bool mine = element < batch.head_dim;
-  const int64_t at = row * batch.head_dim + element;
+  const bool mine = element < batch.shape.head_dim;
+  const int64_t at = row * batch.shape.head_dim + element;
   float lses[kPartsAtOnce];
   float values[kPartsAtOnce];
   const auto load = [&](int first) {
@@ -258,57 +248,43 @@ cudaError_t Launch(cudaStream_t stream, DType activation, const Batch& batch, bo
   return cudaErrorInvalidValue;
 }
 
-// The items with few parts, or the others, as many in a launch as a batch takes.
+// The items with few parts, or the others, of some that have strides in common.
 template <typename Batch>
-cudaError_t MergeSome(cudaStream_t stream, DType activation, int head_dim,
+cudaError_t MergeSome(cudaStream_t stream, DType activation, const MergeShape& shape,
                       std::span<const MergeItem> items, bool few) {
-  constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
-  Batch batch;  // its items are left as they are until there are some
-  batch.items_count = 0;
-  batch.head_dim = head_dim;
-  batch.o_part_stride = 0;
-  batch.lse_part_stride = 0;
-  int64_t blocks = 0;
-  auto flush = [&] {
-    const cudaError_t error =
-        blocks == 0 ? cudaSuccess : Launch(stream, activation, batch, few, blocks);
-    batch.items_count = 0;
-    blocks = 0;
-    return error;
-  };
-  for (const MergeItem& item : items) {
-    if ((item.AllParts() <= kFewParts) != few || item.rows == 0) continue;
-    const int64_t more = few ? CeilDiv(item.rows, kFewWarps) : item.rows * CeilDiv(head_dim, kWarp);
-    if (std::max(more, item.rows) > kMaxBlocks) return cudaErrorInvalidValue;
-    const bool joins =
-        item.o_part_stride == batch.o_part_stride && item.lse_part_stride == batch.lse_part_stride;
-    if (batch.items_count > 0 &&
-        (!joins || batch.items_count == Batch::kItemsMax || blocks + more > kMaxBlocks)) {
-      if (const cudaError_t error = flush(); error != cudaSuccess) return error;
-    }
-    batch.o_part_stride = item.o_part_stride;
-    batch.lse_part_stride = item.lse_part_stride;
-    batch.first_block[batch.items_count] = static_cast<int32_t>(blocks);
-    batch.items[batch.items_count] = {.part_o = item.part_o,
-                                      .part_lse = item.part_lse,
-                                      .extra_o = item.extra_o,
-                                      .extra_lse = item.extra_lse,
-                                      .o = item.o,
-                                      .lse = item.lse,
-                                      .parts = item.parts,
-                                      .rows = static_cast<int32_t>(item.rows)};
-    ++batch.items_count;
-    blocks += more;
-  }
-  return flush();
+  return InBatchesOf<Batch>(
+      shape, items,
+      [&](const MergeItem& item) -> int64_t {
+        if ((item.AllParts() <= kFewParts) != few) return 0;
+        if (!few) return item.rows * CeilDiv(shape.head_dim, kWarp);
+        constexpr int64_t kRowsMax = std::numeric_limits<int32_t>::max();
+        return item.rows > kRowsMax ? item.rows : CeilDiv(item.rows, kFewWarps);
+      },
+      [&](const Batch& batch, unsigned blocks) {
+        return Launch(stream, activation, batch, few, blocks);
+      });
 }
 
+// The items of a call mostly have the same strides: those that follow with others are launches of
+// their own.
 template <typename Batch>
 cudaError_t MergeAll(cudaStream_t stream, DType activation, int head_dim,
                      std::span<const MergeItem> items) {
-  const cudaError_t error = MergeSome<Batch>(stream, activation, head_dim, items, true);
-  if (error != cudaSuccess) return error;
-  return MergeSome<Batch>(stream, activation, head_dim, items, false);
+  while (!items.empty()) {
+    const MergeItem& first = items.front();
+    const auto other = std::find_if(items.begin(), items.end(), [&](const MergeItem& item) {
+      return item.o_part_stride != first.o_part_stride ||
+             item.lse_part_stride != first.lse_part_stride;
+    });
+    const std::span alike = items.first(static_cast<size_t>(other - items.begin()));
+    items = items.subspan(alike.size());
+    const MergeShape shape = {head_dim, first.o_part_stride, first.lse_part_stride};
+    for (const bool few : {true, false}) {
+      const cudaError_t error = MergeSome<Batch>(stream, activation, shape, alike, few);
+      if (error != cudaSuccess) return error;
+    }
+  }
+  return cudaSuccess;
 }
 
 // kN elements: 4 are one load.
@@ -441,9 +417,9 @@ cudaError_t LaunchMergeState(cudaStream_t stream, int head_dim, const StateMerge
 
 cudaError_t Merge(cudaStream_t stream, DType activation, int head_dim,
                   std::span<const MergeItem> items) {
-  return items.size() > kFewItems
-             ? MergeAll<MergeBatch<kManyItems>>(stream, activation, head_dim, items)
-             : MergeAll<MergeBatch<kFewItems>>(stream, activation, head_dim, items);
+  return items.size() > MergeBatch::kItemsMax
+             ? MergeAll<MergeManyBatch>(stream, activation, head_dim, items)
+             : MergeAll<MergeBatch>(stream, activation, head_dim, items);
 }
 
 cudaError_t MergeState(cudaStream_t stream, DType part_dtype, int head_dim,

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/item_batch.h"
 #include "kernels/cuda/merge.h"
 
 namespace headway::cuda {
@@ -11,28 +12,16 @@ namespace {
 constexpr int kWarps = kThreads / kWarp;  // of a block, each with a row of a query head
 constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 
-// The parameters of one launch. Launches take 4 KiB of parameters on every driver.
-constexpr int kItemsPerLaunch = 12;
-struct ScaleHeldBatch {
-  int32_t items_count;
-  HeldHeads heads;
-  int64_t first_block[kItemsPerLaunch];
-  ScaleHeldItem items[kItemsPerLaunch];
-};
-static_assert(sizeof(ScaleHeldBatch) <= 4096);
+using ScaleHeldBatch = ItemBatch<ScaleHeldItem, HeldHeads>;
 
 template <DType kType>
 __global__ void __launch_bounds__(kThreads)
     ScaleHeldKernel(const __grid_constant__ ScaleHeldBatch batch) {
   FollowPrevious();
-  int index = 0;
-  while (index + 1 < batch.items_count &&
-         batch.first_block[index + 1] <= static_cast<int64_t>(blockIdx.x)) {
-    ++index;
-  }
+  const int index = ItemOfBlock(batch);
   const ScaleHeldItem& item = batch.items[index];
-  const int group = batch.heads.group;
-  const int head_dim = batch.heads.head_dim;
+  const int group = batch.shape.group;
+  const int head_dim = batch.shape.head_dim;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) - batch.first_block[index]) * kWarps +
                      static_cast<int>(threadIdx.x) / kWarp;
@@ -69,32 +58,15 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t ScaleHeld(cudaStream_t stream, DType activation, const HeldHeads& heads,
                       std::span<const ScaleHeldItem> items) {
-  ScaleHeldBatch batch = {};
-  batch.heads = heads;
-  int64_t blocks = 0;
-  const auto flush = [&] {
-    const cudaError_t error = blocks == 0 ? cudaSuccess : WithDType(activation, [&](auto dtype) {
-      return LaunchKernel(ScaleHeldKernel<decltype(dtype)::kValue>, static_cast<unsigned>(blocks),
-                          kThreads, 0, stream, batch);
-    });
-    batch.items_count = 0;
-    blocks = 0;
-    return error;
-  };
-  for (const ScaleHeldItem& item : items) {
-    if (item.rows == 0) continue;
-    const int64_t more = CeilDiv(item.rows * heads.group, int64_t{kWarps});
-    if (more > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
-    if (batch.items_count == kItemsPerLaunch ||
-        blocks + more > std::numeric_limits<int32_t>::max()) {
-      if (const cudaError_t error = flush(); error != cudaSuccess) return error;
-    }
-    batch.first_block[batch.items_count] = blocks;
-    batch.items[batch.items_count] = item;
-    ++batch.items_count;
-    blocks += more;
-  }
-  return flush();
+  return InBatches(
+      heads, items,
+      [&](const ScaleHeldItem& item) { return CeilDiv(item.rows * heads.group, int64_t{kWarps}); },
+      [&](const ScaleHeldBatch& batch, unsigned blocks) {
+        return WithDType(activation, [&](auto dtype) {
+          return LaunchKernel(ScaleHeldKernel<decltype(dtype)::kValue>, blocks, kThreads, 0, stream,
+                              batch);
+        });
+      });
 }
 
 }  // namespace headway::cuda
