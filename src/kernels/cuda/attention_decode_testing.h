@@ -69,7 +69,7 @@ class SmallUploads {
  public:
   SmallUploads() : device_(std::vector<std::byte>(kUploads * kBytes)) {
     EXPECT_EQ(cudaMallocHost(reinterpret_cast<void**>(&host_), kUploads * kBytes), cudaSuccess);
-    EXPECT_EQ(uploads_.Prepare(host_, device_.at(), kBytes), cudaSuccess);
+    EXPECT_EQ(uploads_.Prepare(host_, device_.at(), kBytes, Uploads::By::kKernel), cudaSuccess);
   }
   ~SmallUploads() { cudaFreeHost(host_); }
   SmallUploads(const SmallUploads&) = delete;

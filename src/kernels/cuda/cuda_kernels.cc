@@ -90,7 +90,9 @@ class CudaKernels final : public cuda::EvictionKernels {
     cudaSetDevice(device_);
     limits_ = limits;
     dtype_ = limits.activation;
-    return cuda::StatusOf(uploads_.Prepare(pinned_->data(), uploads, layout.upload), "uploads");
+    const auto by =
+        device.kernels_read_host_memory() ? cuda::Uploads::By::kKernel : cuda::Uploads::By::kCopy;
+    return cuda::StatusOf(uploads_.Prepare(pinned_->data(), uploads, layout.upload, by), "uploads");
   }
 
   void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,

@@ -2,7 +2,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
+#include "base/bytes.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gelu.h"
@@ -60,6 +62,25 @@ __global__ void __launch_bounds__(kThreads)
   if (word < words) to[word] = bytes.words[word];
 }
 static_assert(kSmallBytesMax / 4 <= kThreads);
+
+constexpr int kWriteLoads = 4;  // of 16 bytes, of a thread
+__global__ void __launch_bounds__(kThreads)
+    WriteFromKernel(const uint4* from, int64_t count, uint4* to) {
+  LetNextStart();
+  const int64_t first = int64_t{blockIdx.x} * kThreads * kWriteLoads + threadIdx.x;
+  uint4 values[kWriteLoads];
+#pragma unroll
+  for (int i = 0; i < kWriteLoads; ++i) {
+    const int64_t at = first + i * kThreads;
+    if (at < count) values[i] = LoadOnce(from + at);
+  }
+  WaitForPrevious();
+#pragma unroll
+  for (int i = 0; i < kWriteLoads; ++i) {
+    const int64_t at = first + i * kThreads;
+    if (at < count) to[at] = values[i];
+  }
+}
 
 template <DType kType, int kN>
 __global__ void __launch_bounds__(kThreads)
@@ -190,6 +211,15 @@ cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, vo
   std::memcpy(&small, bytes.data(), bytes.size());
   return LaunchKernel(WriteSmallKernel, 1, kThreads, 0, stream, small,
                       static_cast<int>((bytes.size() + 3) / 4), static_cast<uint32_t*>(to));
+}
+
+cudaError_t WriteFrom(cudaStream_t stream, std::span<const std::byte> pinned, void* to) {
+  const int64_t count = CeilDiv(std::ssize(pinned), int64_t{sizeof(uint4)});
+  if (count == 0) return cudaSuccess;
+  if (!Aligned(pinned.data()) || !Aligned(to)) return cudaErrorInvalidValue;
+  return LaunchKernel(WriteFromKernel, Blocks(count, kThreads * kWriteLoads), kThreads, 0, stream,
+                      reinterpret_cast<const uint4*>(pinned.data()), count,
+                      static_cast<uint4*>(to));
 }
 
 cudaError_t Embed(cudaStream_t stream, const WeightView& table, std::span<const TokenId> ids,

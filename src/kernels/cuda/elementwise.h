@@ -23,6 +23,10 @@ cudaError_t JoinBiases(cudaStream_t stream, DType dtype, std::span<const LinearO
 // it: as parameters of a kernel they arrive sooner than by a copy.
 inline constexpr int kSmallBytesMax = 1024;
 cudaError_t WriteSmall(cudaStream_t stream, std::span<const std::byte> bytes, void* to);
+// The same of more, from pinned memory of the host that no kernel writes, all on 16 bytes: read
+// while the kernels before are still at work, which a copy would wait for. Up to 15 bytes behind
+// them are written, too.
+cudaError_t WriteFrom(cudaStream_t stream, std::span<const std::byte> pinned, void* to);
 
 // x [tokens, table.in] = rows of table [vocab, table.in], which may lie at any even address, or x
 // plus these rows.

@@ -1,5 +1,6 @@
 #include "kernels/cuda/elementwise.h"
 
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,12 +9,14 @@
 #include <cstdint>
 #include <deque>
 #include <iterator>
+#include <span>
 #include <vector>
 
 #include "base/types.h"
 #include "kernels/cuda/cuda_testing.h"
 #include "kernels/cuda/elementwise_testing.h"
 #include "kernels/cuda/merge.h"
+#include "kernels/cuda/uploads.h"
 #include "kernels/testing/held_problem.h"
 
 namespace headway::cuda {
@@ -31,6 +34,44 @@ TEST_F(ElementwiseTest, WriteSmall) {
   }
   const std::vector<std::byte> large(kSmallBytesMax + 1);
   EXPECT_EQ(WriteSmall(nullptr, large, nullptr), cudaErrorInvalidValue);
+}
+
+// From memory of the host that is written again behind each call.
+TEST_F(ElementwiseTest, WriteFrom) {
+  constexpr size_t kMost = 100000;
+  std::byte* pinned = nullptr;
+  ASSERT_CUDA(cudaMallocHost(reinterpret_cast<void**>(&pinned), kMost));
+  for (const size_t size : {size_t{1}, size_t{16}, size_t{17}, size_t{4096}, size_t{5000}, kMost}) {
+    const std::span bytes(pinned, size);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_.Below(256));
+    Memory to(kMost + 64);
+    ASSERT_CUDA(WriteFrom(nullptr, bytes, to.data()));
+    const std::vector<std::byte> read = to.Bytes();
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), read.begin()));
+    for (size_t i = (size + 15) / 16 * 16; i < read.size(); ++i)
+      ASSERT_EQ(read[i], std::byte{0xFF});
+  }
+  EXPECT_EQ(WriteFrom(nullptr, {pinned + 4, 16}, pinned), cudaErrorInvalidValue);
+  ASSERT_CUDA(cudaFreeHost(pinned));
+}
+
+// Where memory of the host could not be pinned, no kernel reads it.
+TEST_F(ElementwiseTest, UploadsComeFromAnyMemory) {
+  constexpr int64_t kBytes = 8192;
+  std::vector<std::byte> host(kUploads * kBytes);
+  Memory device(kUploads * kBytes);
+  Uploads uploads;
+  ASSERT_CUDA(uploads.Prepare(host.data(), static_cast<std::byte*>(device.data()), kBytes,
+                              Uploads::By::kCopy));
+  for (int i = 0; i < 3 * kUploads; ++i) {
+    std::vector<std::byte> bytes(Count(1 + random_.Below(kBytes)));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_.Below(256));
+    const std::byte* at = nullptr;
+    ASSERT_CUDA(uploads.Put(nullptr, bytes, &at));
+    std::vector<std::byte> read(bytes.size());
+    ASSERT_CUDA(cudaMemcpy(read.data(), at, read.size(), cudaMemcpyDeviceToHost));
+    EXPECT_EQ(read, bytes);
+  }
 }
 
 TEST_F(ElementwiseTest, Embed) {

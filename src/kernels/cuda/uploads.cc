@@ -12,8 +12,9 @@ Uploads::~Uploads() {
   }
 }
 
-cudaError_t Uploads::Prepare(std::byte* host, std::byte* device, int64_t bytes) {
+cudaError_t Uploads::Prepare(std::byte* host, std::byte* device, int64_t bytes, By by) {
   bytes_ = bytes;
+  by_ = by;
   for (Slot& slot : slots_) {
     slot.host = host;
     slot.device = device;
@@ -35,14 +36,17 @@ cudaError_t Uploads::Send(cudaStream_t stream, int64_t bytes, const std::byte** 
   const Slot& slot = slots_[next_];
   next_ = (next_ + 1) % kUploads;
   *device = slot.device;
-  const cudaError_t error = cudaMemcpyAsync(slot.device, slot.host, static_cast<size_t>(bytes),
-                                            cudaMemcpyHostToDevice, stream);
+  const std::span<const std::byte> from(slot.host, static_cast<size_t>(bytes));
+  const cudaError_t error =
+      by_ == By::kKernel
+          ? WriteFrom(stream, from, slot.device)
+          : cudaMemcpyAsync(slot.device, from.data(), from.size(), cudaMemcpyHostToDevice, stream);
   return error != cudaSuccess ? error : cudaEventRecord(slot.copied, stream);
 }
 
 cudaError_t Uploads::Put(cudaStream_t stream, std::span<const std::byte> from,
                          const std::byte** device) {
-  // By a kernel's parameters, which the next kernel waits for less than for a copy.
+  // By a kernel's parameters, which need no memory of the host.
   if (from.size() <= static_cast<size_t>(kSmallBytesMax)) {
     Slot& slot = slots_[next_];
     next_ = (next_ + 1) % kUploads;

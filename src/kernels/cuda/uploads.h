@@ -1,7 +1,8 @@
 // Uploads: what the host has worked out for kernels, such as the items of a launch that are too
 // many for its parameters, on its way to them: pinned memory and memory of the device, slots by
 // turns. All uploads go by one stream, whose order keeps a slot of the device until its kernels are
-// done.
+// done. Where kernels read the host's memory, one brings them while those before it are at work: a
+// copy waits for these, and lets the next one wait.
 #ifndef HEADWAY_KERNELS_CUDA_UPLOADS_H_
 #define HEADWAY_KERNELS_CUDA_UPLOADS_H_
 
@@ -23,8 +24,9 @@ class Uploads {
   Uploads(const Uploads&) = delete;
   Uploads& operator=(const Uploads&) = delete;
 
-  // Both memories have kUploads times `bytes`, and live as long as this is used.
-  cudaError_t Prepare(std::byte* host, std::byte* device, int64_t bytes);
+  // Both memories have kUploads times `bytes`, a multiple of 16, and live as long as this is used.
+  enum class By : uint8_t { kKernel, kCopy };  // of which the first reads `host`
+  cudaError_t Prepare(std::byte* host, std::byte* device, int64_t bytes, By by);
   // Of one upload, at most.
   int64_t bytes() const { return bytes_; }
 
@@ -40,12 +42,13 @@ class Uploads {
   struct Slot {
     std::byte* host = nullptr;
     std::byte* device = nullptr;
-    cudaEvent_t copied = nullptr;  // behind the copy out of `host`
+    cudaEvent_t copied = nullptr;  // behind what reads `host`
   };
 
   std::array<Slot, kUploads> slots_;
   size_t next_ = 0;
   int64_t bytes_ = 0;
+  By by_ = By::kCopy;
 };
 
 }  // namespace headway::cuda
