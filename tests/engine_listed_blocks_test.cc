@@ -1,12 +1,15 @@
 // How many blocks lists have is counted, whether budgets say so beforehand or kernels find out.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/test_dir.h"
+#include "kernels/selection.h"
 #include "kv/policy/selection.h"
 #include "support/api.h"
 #include "support/step_harness.h"
@@ -117,6 +120,38 @@ TEST(ListedBlocks, AreThoseOfStepsThatChoose) {
   EXPECT_EQ(Counted(exact).lists, 0);
 }
 
+// Each 64 rows of a chunk and KV head list blocks of the pages before the chunk.
+TEST(ListedBlocks, OfPromptsAreThoseOfTheirChunks) {
+  EngineOptions options = Options("pages");
+  options.sparse_prefill = true;
+  options.chunk = 192;
+  const std::unique_ptr<Engine> engine = Open(kDemo, options);
+  const ModelInfo info = engine->info();
+  Timings timings;
+  Fresh(kDemo, options, RequestOf(Quoting(*engine, kPrompt, 100), 1), &timings);
+  const int64_t heads = int64_t{info.layers} * info.kv_heads;
+  // Behind 192 tokens nothing is left out.
+  ListedBlocks expected;
+  for (int64_t begin = 2 * options.chunk; begin < kPrompt; begin += options.chunk) {
+    const int64_t lists = heads * CeilDiv(std::min(options.chunk, kPrompt - begin), kSelectRows);
+    expected.lists += lists;
+    expected.among += lists * begin / kBlock;
+    expected.blocks += lists * (options.sparse_sink + options.sparse_keys) / kBlock;
+    expected.blocks += lists * options.sparse_recent / kBlock;
+  }
+  ExpectSame(timings.prompts.listed, expected);
+  options.sparse_top_p = 0.5;
+  options.sparse_least = options.sparse_keys;
+  Fresh(kDemo, options, RequestOf(Quoting(*engine, kPrompt, 100), 1), &timings);
+  ExpectSame(timings.prompts.listed, expected);
+  options.sparse_least = kBlock;
+  Fresh(kDemo, options, RequestOf(Quoting(*engine, kPrompt, 100), 1), &timings);
+  EXPECT_EQ(timings.prompts.listed.lists, expected.lists);
+  EXPECT_LT(timings.prompts.listed.blocks, expected.blocks);
+  EXPECT_GT(timings.prompts.listed.blocks,
+            expected.blocks - expected.lists * options.sparse_keys / kBlock);
+}
+
 // Sequences of a batch choose in steps of their own: the third one begins where one of the others
 // has ended, two steps behind the choice of the one that goes on.
 TEST(ListedBlocks, OfABatchAreThoseOfItsSequences) {
@@ -152,6 +187,7 @@ TEST(ListedBlocks, AreDrawnInATrace) {
   options.trace = dir.File("trace");
   options.placement = "host-only";
   options.sparse_prefill = true;
+  options.chunk = 192;
   options.sparse_top_p = 0.5;
   options.sparse_least = kBlock;
   const std::unique_ptr<Engine> engine = Open(kDemo, options);
@@ -178,6 +214,14 @@ TEST(ListedBlocks, AreDrawnInATrace) {
   EXPECT_EQ(sums["page cache: found"] + sums["page cache: brought"] + sums["page cache: passed"],
             reads.all());
   EXPECT_EQ(sums["page cache, bytes: over the bus"], reads.bytes);
+  const PromptReads& prompts = timings.prompts;
+  EXPECT_GT(prompts.listed.blocks, 0);
+  EXPECT_EQ(sums["blocks, prompts: chosen"], prompts.listed.blocks);
+  EXPECT_EQ(sums["blocks, prompts: left out"], prompts.listed.among - prompts.listed.blocks);
+  EXPECT_EQ(sums["page cache, prompts: found"] + sums["page cache, prompts: brought"] +
+                sums["page cache, prompts: passed"],
+            prompts.page_cache.all());
+  EXPECT_EQ(sums["page cache, prompts, bytes: over the bus"], prompts.page_cache.bytes);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST_P(PageBytes, OverTheBusAreThoseOfTheBlocksThatNoLineHeld) {
         EXPECT_EQ(seen.other, 0);
         EXPECT_EQ(found + brought + passed, seen.listed);
         const int64_t moved = (seen.moved_lines + passed) * seen.line_bytes;
-        EXPECT_NEAR(static_cast<double>(reads.bytes), static_cast<double>(moved),
+        EXPECT_NEAR(static_cast<double>(reads.BytesOf(reads.decode)), static_cast<double>(moved),
                     0.01 * static_cast<double>(moved));
         const auto missed = static_cast<double>(seen.missed * seen.line_bytes);
         if (bytes == kForAll) {
@@ -97,7 +97,7 @@ TEST_P(PageBytes, BlocksOnTheDeviceTakeNoLines) {
   const auto [seen, reads] = Decode(*model, config);
   EXPECT_EQ(seen.listed, 0);
   EXPECT_EQ(seen.moved_lines, 0);
-  EXPECT_EQ(reads.bytes, 0);
+  EXPECT_EQ(reads.BytesOf(reads.decode), 0);
 }
 
 // Of each sequence of a step once, whichever layer is the first that chooses.

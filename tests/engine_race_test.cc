@@ -30,13 +30,49 @@ constexpr Lane kTurns[] = {Lane::kCompute,     Lane::kHostToDevice, Lane::kDevic
                            Lane::kHostCompute, Lane::kDiskWrite,    Lane::kDiskRead,
                            Lane::kDiskWeights};
 
-// Plans in which every way of a page comes up: up and down between all tiers, through staging and
-// bounce buffers of which there are hardly enough. In two of them the weights of all layers
-// stream, too, from host memory or from disk.
 struct NamedPlan {
   const char* name;
   HarnessConfig config;
 };
+
+// Plans whose steps choose among keys.
+std::vector<NamedPlan> Selecting(const HarnessConfig& first_fit) {
+  // Host memory is read in place, and what is oldest goes down to it.
+  HarnessConfig selection = first_fit;
+  selection.placement = kv::PlacementKind::kRecent;
+  selection.page_slots = 8;
+  selection.selection = {{SummaryKind::kMoments, 8}, 8, 1, 1, BudgetShare::kHead};
+  selection.selection.prompts = kv::SelectionPolicy::Prompts::kSelected;
+  selection.page_cache_bytes = 64 << 10;
+  // Candidates that some steps keep, by sketches in host memory.
+  HarnessConfig sketches = selection;
+  sketches.selection.summary.sketch = SketchKind::kTwoBits;
+  sketches.selection.breadth = 3;
+  sketches.selection.candidates_refresh = 3;
+  sketches.sketches = Tier::kHost;
+  sketches.page_cache_bytes = 0;
+  // Beyond the trained window, which tables of angles come up for.
+  HarnessConfig reaching = selection;
+  reaching.selection.distance = 8;
+  // Most of what is listed comes up from disk, page by page.
+  HarnessConfig from_disk = selection;
+  from_disk.selection.prompts = kv::SelectionPolicy::Prompts::kExact;
+  from_disk.device_slabs = 6;
+  from_disk.host_slabs = 4;
+  // Keys are read to choose, by stages of which steps keep what survived.
+  HarnessConfig stages = selection;
+  stages.selection.summary.kind = SummaryKind::kStages;
+  stages.selection.stages = {{{32, 32, 4}, {16, 16, 2}}};
+  return {{"selection", selection},
+          {"sketches", sketches},
+          {"listed from disk", from_disk},
+          {"stages", stages},
+          {"reaching", reaching}};
+}
+
+// Plans in which every way of a page comes up: up and down between all tiers, through staging and
+// bounce buffers of which there are hardly enough. In two of them the weights of all layers
+// stream, too, from host memory or from disk.
 std::vector<NamedPlan> Plans() {
   HarnessConfig base;
   base.chunk = kChunk;
@@ -70,33 +106,15 @@ std::vector<NamedPlan> Plans() {
   recompute.group_heads = 3;
   recompute.staging_slabs = 1;
   recompute.x_segments = 4;
-  // Host memory is read in place, and what is oldest goes down to it.
-  HarnessConfig selection = first_fit;
-  selection.placement = kv::PlacementKind::kRecent;
-  selection.page_slots = 8;
-  selection.selection = {{SummaryKind::kMoments, 8}, 8, 1, 1, BudgetShare::kHead};
-  selection.selection.prompts = kv::SelectionPolicy::Prompts::kSelected;
-  selection.page_cache_bytes = 64 << 10;
-  // Candidates that some steps keep, by sketches in host memory.
-  HarnessConfig sketches = selection;
-  sketches.selection.summary.sketch = SketchKind::kTwoBits;
-  sketches.selection.breadth = 3;
-  sketches.selection.candidates_refresh = 3;
-  sketches.sketches = Tier::kHost;
-  sketches.page_cache_bytes = 0;
-  // Beyond the trained window, which tables of angles come up for.
-  HarnessConfig reaching = selection;
-  reaching.selection.distance = 8;
-  return {{"selection", selection},
-          {"sketches", sketches},
-          {"reaching", reaching},
-          {"first-fit", first_fit},
-          {"lru", lru},
-          {"disk-only", disk},
-          {"host", host},
-          {"weights", weights},
-          {"recompute", recompute},
-          {"disk-weights", disk_weights}};
+  std::vector<NamedPlan> plans = Selecting(first_fit);
+  plans.insert(plans.end(), {{"first-fit", first_fit},
+                             {"lru", lru},
+                             {"disk-only", disk},
+                             {"host", host},
+                             {"weights", weights},
+                             {"recompute", recompute},
+                             {"disk-weights", disk_weights}});
+  return plans;
 }
 
 std::unique_ptr<Model> Tiny() {

@@ -80,14 +80,21 @@ struct DiskPageReads {
   int64_t bytes = 0;  // of those
 };
 
-// Lists of blocks of closed pages that decode steps made, where they choose among their keys
-// (EngineOptions::selector, or draft "sparse"); one is of a step, a layer and a KV head. Steps that
-// read all keys make none, nor do those that read an earlier one's, nor prompts. Of several ranks
-// those of the first.
+// Lists of blocks of closed pages, where queries choose among their keys (EngineOptions::selector,
+// or draft "sparse"). One is of a layer, a KV head and a step of one token, or up to 64 tokens of a
+// prompt's chunk. Steps that read all keys where they lie make none, nor do those that read an
+// earlier one's. Of several ranks those of the first.
 struct ListedBlocks {
   int64_t lists = 0;
   int64_t blocks = 0;  // in all of them: those that were chosen, of the sink and of recent keys
   int64_t among = 0;   // that there were for all of them
+};
+
+// What prompts read that choose among the keys before their chunks (EngineOptions::sparse_prefill),
+// but for their dense rows.
+struct PromptReads {
+  ListedBlocks listed;
+  PageCacheReads page_cache;
 };
 
 // Steps of sequences that read of what heads let go of their prompts (EngineOptions::evicted).
@@ -113,12 +120,13 @@ struct Timings {
   int64_t drafted_tokens = 0;   // that decode steps verified
   int64_t accepted_drafts = 0;  // of these, those that were right
   double host_share = 0.0;      // EngineOptions::host_share as it is now
-  // Since the Context was made. To count them, timings() waits for the GPU.
+  // Of decode steps, since the Context was made. To count them, timings() waits for the GPU.
   PageCacheReads page_cache = {};
   DiskPageReads disk_pages = {};  // likewise
   DemotedReads demoted = {};      // since the Context was made
   BoundedHeads bounded = {};      // likewise
   ListedBlocks listed = {};       // likewise; to count them, timings() may wait for the GPU
+  PromptReads prompts = {};       // the same
 };
 
 // Bytes and busy time of a lane since the Context was made or ResetLanes.

@@ -37,9 +37,12 @@ std::string BusyLanes(const Measured& measured) {
   if (measured.recompute_share > 0.0) {
     text += fmt::format(", recomputed {:.0f}%", 100.0 * measured.recompute_share);
   }
-  if (const PageCacheReads& reads = measured.timings.page_cache; reads.all() > 0) {
-    text += fmt::format(", found in the page cache {:.1f}%", 100.0 * FoundShare(reads));
-  }
+  const auto add_found = [&](const char* whose, const PageCacheReads& reads) {
+    if (reads.all() == 0) return;
+    text += fmt::format(", {}found in the page cache {:.1f}%", whose, 100.0 * FoundShare(reads));
+  };
+  add_found("", measured.timings.page_cache);
+  add_found("prompts ", measured.timings.prompts.page_cache);
   return text;
 }
 

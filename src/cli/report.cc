@@ -85,6 +85,40 @@ TierUse TiersOf(const Context& context) {
   return use;
 }
 
+namespace {
+
+// What lists of a `list` chose, and found.
+void AddReadsText(const ListedBlocks& listed, const PageCacheReads& cache, std::string_view list,
+                  std::vector<std::string>* lines) {
+  if (listed.lists > 0) {
+    lines->push_back(
+        fmt::format("          {:.1f} of {:.1f} blocks were chosen for a {}", ListedEach(listed),
+                    static_cast<double>(listed.among) / static_cast<double>(listed.lists), list));
+  }
+  if (cache.all() > 0) {
+    lines->push_back(
+        fmt::format("          {:.1f} % of the chosen keys in host memory were found on the GPU",
+                    100.0 * FoundShare(cache)));
+  }
+}
+
+Json ListedJson(const ListedBlocks& listed) {
+  return {{"lists", listed.lists},
+          {"blocks", listed.blocks},
+          {"among", listed.among},
+          {"blocks_of_a_list", ListedEach(listed)}};
+}
+
+Json PageCacheJson(const PageCacheReads& cache) {
+  return {{"found", cache.found},
+          {"brought", cache.brought},
+          {"passed", cache.passed},
+          {"bytes", cache.bytes},
+          {"found_share", FoundShare(cache)}};
+}
+
+}  // namespace
+
 std::vector<std::string> RunSummary(const Generation& generation, const Timings& timings,
                                     const TierUse& tiers, const EngineOptions& limits) {
   std::vector<std::string> lines;
@@ -93,6 +127,8 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
     prefill += fmt::format("  ({} in the cache)", FormatCount(generation.reused_tokens));
   }
   lines.push_back(prefill);
+  AddReadsText(timings.prompts.listed, timings.prompts.page_cache, "layer, head and 64 tokens",
+               &lines);
   lines.push_back(SpeedLine("decode", timings.decode_tokens, timings.decode_seconds) +
                   "  (ended by: " + FinishReasonName(generation.finish) + ")");
   if (timings.drafted_tokens > 0) {
@@ -102,16 +138,7 @@ std::vector<std::string> RunSummary(const Generation& generation, const Timings&
     lines.push_back(fmt::format("          the CPU attended to {:.1f} % of what host memory holds",
                                 100.0 * timings.host_share));
   }
-  if (const ListedBlocks& listed = timings.listed; listed.lists > 0) {
-    lines.push_back(fmt::format(
-        "          {:.1f} of {:.1f} blocks were chosen for a layer and head", ListedEach(listed),
-        static_cast<double>(listed.among) / static_cast<double>(listed.lists)));
-  }
-  if (timings.page_cache.all() > 0) {
-    lines.push_back(
-        fmt::format("          {:.1f} % of the chosen keys in host memory were found on the GPU",
-                    100.0 * FoundShare(timings.page_cache)));
-  }
+  AddReadsText(timings.listed, timings.page_cache, "layer and head", &lines);
   if (timings.disk_pages.read > 0) {
     lines.push_back(fmt::format("          {} of chosen pages were read from disk",
                                 FormatBytes(timings.disk_pages.bytes)));
@@ -246,23 +273,16 @@ Json TimingsJson(const Timings& timings) {
 }
 
 Json CountsJson(const Timings& timings) {
-  const ListedBlocks& listed = timings.listed;
-  const PageCacheReads& cache = timings.page_cache;
   const DiskPageReads& pages = timings.disk_pages;
   const DemotedReads& demoted = timings.demoted;
   return {{"host_share", timings.host_share},
           {"drafted_tokens", timings.drafted_tokens},
           {"accepted_drafts", timings.accepted_drafts},
-          {"listed_blocks",
-           {{"lists", listed.lists},
-            {"blocks", listed.blocks},
-            {"among", listed.among},
-            {"blocks_of_a_list", ListedEach(listed)}}},
-          {"page_cache",
-           {{"found", cache.found},
-            {"brought", cache.brought},
-            {"passed", cache.passed},
-            {"bytes", cache.bytes}}},
+          {"listed_blocks", ListedJson(timings.listed)},
+          {"page_cache", PageCacheJson(timings.page_cache)},
+          {"prompts",
+           {{"listed_blocks", ListedJson(timings.prompts.listed)},
+            {"page_cache", PageCacheJson(timings.prompts.page_cache)}}},
           {"disk_pages", {{"found", pages.found}, {"read", pages.read}, {"bytes", pages.bytes}}},
           {"demoted",
            {{"steps", demoted.steps}, {"choices", demoted.choices}, {"bytes", demoted.bytes}}},

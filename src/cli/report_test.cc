@@ -127,6 +127,17 @@ TEST(Json, HasHowManyBlocksWereListed) {
             Json({{"lists", 8}, {"blocks", 100}, {"among", 400}, {"blocks_of_a_list", 12.5}}));
 }
 
+TEST(Json, HasWhatPromptsChoseAndFound) {
+  Timings timings;
+  timings.prompts.listed = {.lists = 8, .blocks = 100, .among = 400};
+  timings.prompts.page_cache = {.found = 3, .brought = 1, .passed = 0, .bytes = 64};
+  const Json prompts = TimingsJson(timings)["prompts"];
+  EXPECT_EQ(prompts["listed_blocks"]["blocks_of_a_list"], 12.5);
+  EXPECT_EQ(
+      prompts["page_cache"],
+      Json({{"found", 3}, {"brought", 1}, {"passed", 0}, {"bytes", 64}, {"found_share", 0.75}}));
+}
+
 TEST(Eviction, IsSaidInWordsAndAsJson) {
   PlanReport plan;
   EXPECT_EQ(EvictionLine(plan), "");

@@ -61,13 +61,18 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
 
 void Assembly::CountReads(Timings* timings) const {
   const kv::PageCache::Reads reads = store->PageCacheReads();
-  const auto of = [&](BlockCache::Read read) { return reads.decode[read] + reads.prompts[read]; };
-  timings->page_cache = {of(BlockCache::kFound), of(BlockCache::kBrought), of(BlockCache::kPassed),
-                         reads.bytes};
+  const auto counts = [&](const kv::PageCache::Reads::Counts& of) {
+    return PageCacheReads{of[BlockCache::kFound], of[BlockCache::kBrought], of[BlockCache::kPassed],
+                          reads.BytesOf(of)};
+  };
+  timings->page_cache = counts(reads.decode);
+  timings->prompts.page_cache = counts(reads.prompts);
   const kv::ListedPages::Reads pages = store->DiskPageReads();
   timings->disk_pages = {pages.found, pages.read, pages.bytes};
   const Result<ListedBlocks> listed = executor->listed();
   timings->listed = listed.ok() ? *listed : ListedBlocks{};
+  const Result<ListedBlocks> of_prompts = executor->listed_of_prompts();
+  timings->prompts.listed = of_prompts.ok() ? *of_prompts : ListedBlocks{};
   if (demoted != nullptr) {
     const Demoted::Reads& let_go = demoted->reads();
     timings->demoted = {let_go.steps, let_go.choices, let_go.bytes};

@@ -106,8 +106,11 @@ class Executor {
   // reads the device's memory, without streaming heads.
   Status StepWithRecall(const StepInput& input, SelectionRecall* recall);
 
-  // What its decode steps have listed, where they choose among keys.
+  // What its decode steps have listed, where they choose among keys, and what prompts have.
   Result<ListedBlocks> listed() const { return context_.listed.Read(context_.compute); }
+  Result<ListedBlocks> listed_of_prompts() const {
+    return context_.listed_of_prompts.Read(context_.compute);
+  }
 
   // After each step, of what its only entry's first position was; an error is the step's.
   using StepSeen = std::function<Status(kv::SequenceId, int64_t position)>;

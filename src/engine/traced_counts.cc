@@ -14,14 +14,23 @@ void TracedCounts::Add() {
     for (const Trace::Number& number : numbers) any = any || number.value != 0;
     if (any) trace_.Count(graph, at_ns, {numbers.begin(), numbers.size()});
   };
-  const ListedBlocks &listed = now.listed, &listed_before = before_.listed;
-  const int64_t chosen = listed.blocks - listed_before.blocks;
-  add("blocks", {{"chosen", chosen}, {"left out", listed.among - listed_before.among - chosen}});
-  const PageCacheReads &cache = now.page_cache, &cache_before = before_.page_cache;
-  add("page cache", {{"found", cache.found - cache_before.found},
-                     {"brought", cache.brought - cache_before.brought},
-                     {"passed", cache.passed - cache_before.passed}});
-  add("page cache, bytes", {{"over the bus", cache.bytes - cache_before.bytes}});
+  const auto add_lists = [&](const char* graph, const ListedBlocks& listed,
+                             const ListedBlocks& before) {
+    const int64_t chosen = listed.blocks - before.blocks;
+    add(graph, {{"chosen", chosen}, {"left out", listed.among - before.among - chosen}});
+  };
+  add_lists("blocks", now.listed, before_.listed);
+  add_lists("blocks, prompts", now.prompts.listed, before_.prompts.listed);
+  const auto add_cache = [&](const char* graph, const char* bytes, const PageCacheReads& cache,
+                             const PageCacheReads& before) {
+    add(graph, {{"found", cache.found - before.found},
+                {"brought", cache.brought - before.brought},
+                {"passed", cache.passed - before.passed}});
+    add(bytes, {{"over the bus", cache.bytes - before.bytes}});
+  };
+  add_cache("page cache", "page cache, bytes", now.page_cache, before_.page_cache);
+  add_cache("page cache, prompts", "page cache, prompts, bytes", now.prompts.page_cache,
+            before_.prompts.page_cache);
   const DiskPageReads &pages = now.disk_pages, &pages_before = before_.disk_pages;
   add("pages on disk",
       {{"found", pages.found - pages_before.found}, {"read", pages.read - pages_before.read}});

@@ -325,8 +325,8 @@ struct SelectItem {
   int32_t* blocks = nullptr;  // [row blocks, heads, capacity]
   int64_t capacity = 0;       // at least budget.Capacity
   int32_t* counts = nullptr;  // [row blocks, heads]
-  // Of one row and a budget that lists_by_worth: the counts of all heads are added to it; null:
-  // they are not. Device memory.
+  // Of a budget that lists_by_worth: the counts of all lists are added to it; null: they are not.
+  // Device memory.
   uint64_t* listed = nullptr;
   // Of two looks: written, or those of an earlier call over as many blocks, with the same
   // far_begin, a far_end that was no greater, and at least as many candidates as are chosen
@@ -434,8 +434,9 @@ struct AttendBlocksItem {
 // Adds an item's counts up where it asks for that; of kernels that have made its lists, in memory
 // that the host reads.
 inline void CountListed(const SelectItem& item) {
-  for (int head = 0; item.listed != nullptr && head < item.keys.heads; ++head) {
-    *item.listed += static_cast<uint64_t>(item.counts[head]);
+  if (item.listed == nullptr) return;
+  for (int64_t list = 0; list < item.row_blocks() * item.keys.heads; ++list) {
+    *item.listed += static_cast<uint64_t>(item.counts[list]);
   }
 }
 

@@ -165,6 +165,7 @@ void SelectedPrefillPath::Run(int layer, const Choice& choice, int64_t row_block
   select.blocks = reinterpret_cast<int32_t*>(parts_.memory) + first_list * select.capacity;
   select.counts = reinterpret_cast<int32_t*>(parts_.memory + memory_.lists) + first_list;
   select.scratch = parts_.memory + memory_.lists + memory_.counts;
+  context_.listed_of_prompts.Count(&select);
   const Board::RowStates states =
       parts_.board.TakeRowStates(choice.entry, {0, context_.shape.kv_heads, 0});
   AttendBlocksItem attend;

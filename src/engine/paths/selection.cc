@@ -27,7 +27,7 @@ struct ChoiceMemory {
   int64_t search_layers = 0;  // and those of a search
   int64_t entries = 0;
   int64_t lists = 0, counts = 0, search = 0, scratch = 0;  // bytes of one
-  int64_t listed = 0;                                      // of ListedCount::by_worth
+  int64_t listed = 0;                                      // of both ListedCount::by_worth
 
   ChoiceMemory(const ModelShape& shape, const ExecutorLimits& limits)
       : bounds(BoundsOf(limits.selection, limits.length, shape.kv_heads)),
@@ -96,6 +96,7 @@ class SelectionPath : public AttentionPath {
     if (memory_.listed == 0) return;
     std::byte* const sum = parts.memory + memory_.ScratchAt(static_cast<int>(memory_.entries));
     context_.listed.by_worth = reinterpret_cast<uint64_t*>(sum);
+    context_.listed_of_prompts.by_worth = context_.listed.by_worth + 1;
   }
 
   void BeginStep() override;

@@ -1,10 +1,11 @@
-// ListedCount: how many blocks the lists of decode steps have. Where a budget says that beforehand,
-// no list is looked at; else kernels add the lengths up where the lists are.
+// ListedCount: how many blocks the lists of decode steps, or of prompts, have. Where a budget says
+// that beforehand, no list is looked at; else kernels add the lengths up where the lists are.
 #ifndef HEADWAY_ENGINE_STEP_LISTED_COUNT_H_
 #define HEADWAY_ENGINE_STEP_LISTED_COUNT_H_
 
 #include <cstdint>
 
+#include "base/check.h"
 #include "device/device.h"
 #include "headway/context.h"
 #include "headway/status.h"
@@ -19,13 +20,14 @@ struct ListedCount {
 
   // What is about to be selected, which is told where to count if its budget does not say.
   void Count(SelectItem* select) {
-    const int64_t heads = select->keys.heads;
-    known.lists += heads;
-    known.among += heads * select->keys.blocks;
+    const int64_t lists = select->keys.heads * select->row_blocks();
+    known.lists += lists;
+    known.among += lists * select->keys.blocks;
     if (select->budget.lists_by_worth()) {
+      HEADWAY_CHECK(by_worth != nullptr);
       select->listed = by_worth;
     } else {
-      known.blocks += heads * select->budget.Capacity(select->keys.blocks, 1);
+      known.blocks += lists * select->budget.Capacity(select->keys.blocks, 1);
     }
   }
 

@@ -82,7 +82,8 @@ struct StepContext {
       nullptr;  // of ranks that have shards of the model; null: one has all
   // Heads of which other ranks have a part; null: there are none.
   const SharedHeads* shared = nullptr;
-  ListedCount listed;  // by the path of selection
+  ListedCount listed;             // by the path of selection
+  ListedCount listed_of_prompts;  // by that of selected prompts
   // Kernels wait for work of other lanes whose errors neither the store's reads nor the compute
   // stream tell, or count pages that do not fit their encoding.
   bool awaits_lanes = false;

@@ -154,7 +154,7 @@ __device__ void ListFrom(const ListWork& work, int head, uint32_t least) {
   }
   if (threadIdx.x != 0) return;
   // The shorter list has been counted.
-  AddListed(work, static_cast<int>(before) - work.counts[head]);
+  AddListed(work.listed_of_all, static_cast<int>(before) - work.counts[head]);
   work.counts[head] = static_cast<int32_t>(before);
 }
 

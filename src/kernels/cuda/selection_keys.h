@@ -204,6 +204,13 @@ struct SketchWork {
 // The largest logit and the mass of each candidate. Clears what the steps behind add to.
 cudaError_t LookAtSketches(cudaStream_t stream, CodeLoads loads, const SketchWork& work);
 
+// A list's count joins those of all lists, where they are asked for.
+__device__ inline void AddListed(uint64_t* listed_of_all, int count) {
+  if (listed_of_all == nullptr) return;
+  atomicAdd(reinterpret_cast<unsigned long long*>(listed_of_all),
+            static_cast<unsigned long long>(count));
+}
+
 // Entry `i` of a head's candidates, as blocks are counted.
 __device__ inline int CandidateAt(const CandidateLists& candidates, int head, int i) {
   const int32_t* const blocks = candidates.blocks + head * candidates.capacity;

@@ -259,7 +259,7 @@ __device__ void List(const ListWork& work, const Unit& unit) {
     const uint64_t total = before.of_head + all;
     const int count = Certain(total) + min(Equal(total), quota);
     work.counts[unit.head] = count;
-    AddListed(work, count);
+    AddListed(work.listed_of_all, count);
   }
 
   int ties = Equal(counts);

@@ -20,8 +20,9 @@ constexpr int64_t kLine = 256;
 struct RowsLook {
   int64_t pool_rows = kPoolRows;
   SelectionBudget budget;
-  CandidateLists among;  // of all blocks of rows; without them, all blocks are chosen among
-  CandidateLists lists;  // written
+  CandidateLists among;        // of all blocks of rows; without them, all blocks are chosen among
+  CandidateLists lists;        // written
+  uint64_t* listed = nullptr;  // SelectItem::listed, of the look that makes its lists
 
   int64_t band_rows() const { return kPools * pool_rows; }
   int64_t band_lists() const { return band_rows() / kSelectRows; }
@@ -121,8 +122,8 @@ cudaError_t LookInTurns(cudaStream_t stream, const SelectionShape& shape, const 
     work.bands = static_cast<int32_t>(std::min(at_once, bands - first));
     work.among = From(look.among, first_list);
     work.scratch = ScratchOf(memory, work);
-    const cudaError_t error =
-        LookAtSome(stream, shape, item, first_row, {work, From(look.lists, first_list)}, score);
+    const cudaError_t error = LookAtSome(stream, shape, item, first_row,
+                                         {work, From(look.lists, first_list), look.listed}, score);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -146,6 +147,7 @@ cudaError_t SelectRows(cudaStream_t stream, const SelectionShape& shape, const S
   RowsLook look;
   look.budget = item.budget;
   look.lists = {item.blocks, item.capacity, item.counts};
+  look.listed = item.listed;
   if (item.looks_twice()) {
     RowsLook search;
     search.pool_rows = kSearchRows;

@@ -101,6 +101,7 @@ cudaError_t ScoreRows(cudaStream_t stream, SummaryKind kind, CodeLoads loads,
 struct ListRowsWork {
   RowsWork rows;
   CandidateLists lists;
+  uint64_t* listed_of_all;  // SelectItem::listed
 };
 cudaError_t ListRows(cudaStream_t stream, const ListRowsWork& work);
 

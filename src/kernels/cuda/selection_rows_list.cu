@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_rows.h"
 #include "kernels/cuda/selection_weight.h"
 #include "kernels/cuda/warp.h"
@@ -323,7 +324,9 @@ __global__ void __launch_bounds__(kListThreads) List(const __grid_constant__ Lis
     done.both += all;
   }
   if (threadIdx.x == 0) {
-    work.lists.counts[list] = done.certain() + min(done.equal(), threshold.quota);
+    const int count = done.certain() + min(done.equal(), threshold.quota);
+    work.lists.counts[list] = count;
+    AddListed(work.listed_of_all, count);
   }
 }
 

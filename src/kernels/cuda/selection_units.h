@@ -25,13 +25,6 @@ __device__ inline uint64_t WarpSum64(uint64_t value) {
   return value;
 }
 
-// A head's count joins those of all heads, where they are asked for.
-__device__ inline void AddListed(const ListWork& work, int count) {
-  if (work.listed_of_all == nullptr) return;
-  atomicAdd(reinterpret_cast<unsigned long long*>(work.listed_of_all),
-            static_cast<unsigned long long>(count));
-}
-
 // The sum of the values of the threads before, and of all. Has barriers.
 template <typename T>
 __device__ T SumBefore(T value, T (&of_warps)[kListWarps], T& all) {

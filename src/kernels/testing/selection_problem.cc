@@ -447,7 +447,7 @@ std::vector<SelectionProblem::ChoiceCall> SelectionProblem::Choices(
                            At<int32_t>(memory.working, survivor_counts_[i])};
   }
   SelectItem earlier = choice;
-  if (spec.rows == 1 && spec.budget.lists_by_worth()) {
+  if (spec.budget.lists_by_worth()) {
     choice.listed = At<uint64_t>(memory.working, listed_);
   }
   if (!has_earlier_query()) {

@@ -61,9 +61,7 @@ PageCache::Reads PageCache::Count(Stream& compute) const {
   reads.tokens = tokens_;
   std::copy_n(counts.begin(), BlockCache::kReads, reads.decode.begin());
   std::copy_n(counts.begin() + BlockCache::kReads, BlockCache::kReads, reads.prompts.begin());
-  for (const auto& of : {reads.decode, reads.prompts}) {
-    reads.bytes += line_bytes_ * (of[BlockCache::kBrought] + of[BlockCache::kPassed]);
-  }
+  reads.line_bytes = line_bytes_;
   return reads;
 }
 

@@ -25,11 +25,17 @@ class PageCache {
   // What reads its lines: decode steps, or chunks of prompts, many lists of which share a read.
   enum class Readers { kDecode, kPrompts };
   // Blocks read so far, by BlockCache::Read, the tokens for which decode steps read, and the bytes
-  // of the blocks that were brought or read where they lie.
+  // of a block.
   struct Reads {
-    std::array<int64_t, BlockCache::kReads> decode = {}, prompts = {};
+    using Counts = std::array<int64_t, BlockCache::kReads>;
+    Counts decode = {}, prompts = {};
     int64_t tokens = 0;
-    int64_t bytes = 0;
+    int64_t line_bytes = 0;
+
+    // Of those that were brought or read where they lie.
+    int64_t BytesOf(const Counts& of) const {
+      return line_bytes * (of[BlockCache::kBrought] + of[BlockCache::kPassed]);
+    }
   };
 
   // Of at most `bytes`; null where these hold no set of lines. All outlive the cache.
