@@ -293,7 +293,7 @@ Status CudaStream::first_error() {
 }
 
 void CudaStream::Begin(const WorkCost& cost) {
-  if (shared_->time_kernels) BeginTimed(cost);
+  if (times_kernels()) BeginTimed(cost);
 }
 
 void CudaStream::BeginTimed(const WorkCost& cost) {

@@ -103,6 +103,7 @@ class CudaStream final : public Stream {
   void Check(cudaError_t error, const char* what);
 
   // Work enqueued between the two is timed where the trace wants it.
+  bool times_kernels() const { return shared_->time_kernels; }
   void Begin(const WorkCost& cost);
   void End();
 

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <type_traits>
+
 #include "base/types.h"
 #include "device/cuda/cuda_stream.h"
 #include "device/device.h"
@@ -18,6 +20,13 @@ class Call {
   Call(Stream& stream, const WorkCost& cost) : stream_(static_cast<CudaStream&>(stream)) {
     cudaSetDevice(stream_.device());
     stream_.Begin(cost);
+  }
+  // Of calls with many items, whose cost is not worked out where nobody asks for it.
+  template <typename CostOf>
+  requires std::is_invocable_r_v<WorkCost, CostOf> Call(Stream& stream, const CostOf& cost_of)
+      : stream_(static_cast<CudaStream&>(stream)) {
+    cudaSetDevice(stream_.device());
+    if (stream_.times_kernels()) stream_.Begin(cost_of());
   }
   ~Call() { stream_.End(); }
   Call(const Call&) = delete;

@@ -247,7 +247,7 @@ class CudaKernels final : public cuda::EvictionKernels {
 
   void Attend(Stream& stream, const PageFormat& format, int group, const AttentionParams& params,
               std::span<const AttentionItem> items) override {
-    Call call(stream, AttendCost(format, group, params, items, Bytes()));
+    Call call(stream, [&] { return AttendCost(format, group, params, items, Bytes()); });
     const auto supported = [&](const AttentionItem& item) {
       return SupportsAttention(RequestOf(format, group, params, item));
     };
@@ -284,12 +284,12 @@ class CudaKernels final : public cuda::EvictionKernels {
   }
 
   void Merge(Stream& stream, int head_dim, std::span<const MergeItem> items) override {
-    Call call(stream, MergeCost(head_dim, items, Bytes()));
+    Call call(stream, [&] { return MergeCost(head_dim, items, Bytes()); });
     call.Check(cuda::Merge(call.native(), dtype_, head_dim, items), "merge");
   }
   void ScaleHeld(Stream& stream, int head_dim, int group,
                  std::span<const ScaleHeldItem> items) override {
-    Call call(stream, ScaleHeldCost(head_dim, group, items, Bytes()));
+    Call call(stream, [&] { return ScaleHeldCost(head_dim, group, items, Bytes()); });
     call.Check(cuda::ScaleHeld(call.native(), dtype_, {head_dim, group}, items), "scale held");
   }
 
