@@ -251,8 +251,8 @@ class Simulation {
     const double width = (shape_.query_heads + 2.0 * shape_.kv_heads) * shape_.head_dim;
     const double bytes = shape_.d_model * (24.0 + 2.0 * a) +
                          (shape_.gated_mlp ? 3.0 : 0.0) * a * shape_.d_ff + 2.0 * a * width;
-    // Norms, rotation, SwiGLU, an upload, merged states, and what products of some rows add up: 19
-    // to 25 µs of a layer of 32 sequences on GPUs whose small kernels take 2.
+    // Norms, rotation, SwiGLU, an upload, merged states, and what products of some rows add up:
+    // some 19 µs of a layer of 32 sequences on an H100, whose small kernels take 2.
     const double launches = prefill_ ? 5.0 : 10.0;
     Device(&time_.other,
            tokens_ * bytes / machine_.device_read + launches * machine_.launch_seconds);

@@ -102,8 +102,8 @@ class CudaStream final : public Stream {
   void Fail(const Status& status);
   void Check(cudaError_t error, const char* what);
 
-  // Work enqueued between the two is timed where the trace wants it.
   bool times_kernels() const { return shared_->time_kernels; }
+  // Work enqueued between the two is timed where the trace wants it.
   void Begin(const WorkCost& cost);
   void End();
 

@@ -17,10 +17,7 @@ namespace headway::cuda {
 // the first error to the stream.
 class Call {
  public:
-  Call(Stream& stream, const WorkCost& cost) : stream_(static_cast<CudaStream&>(stream)) {
-    cudaSetDevice(stream_.device());
-    stream_.Begin(cost);
-  }
+  Call(Stream& stream, const WorkCost& cost) : Call(stream, [&] { return cost; }) {}
   // Of calls with many items, whose cost is not worked out where nobody asks for it.
   template <typename CostOf>
   requires std::is_invocable_r_v<WorkCost, CostOf> Call(Stream& stream, const CostOf& cost_of)
