@@ -80,13 +80,17 @@ TEST_P(DiskLists, WherePagesLieNeverChangesABit) {
       config.encoding = encoding;
       const LogitRows expected = RunTokens(*model, config, tokens, 40);
       for (const int group_heads : {0, 1, 3}) {
-        for (const int64_t slabs : {0, 9, 30}) {
+        // Rounds of parts, of a group, or of all that a layer's heads list.
+        for (const auto& [slabs, listed] : std::vector<std::pair<int64_t, int64_t>>{
+                 {0, 0}, {0, 3}, {0, 9}, {0, 200}, {9, 0}, {30, 200}}) {
           HarnessConfig other = OnDisk(config, slabs / 3, slabs);
           other.group_heads = group_heads;
+          other.listed_slabs = listed;
           other.sketches = slabs == 9 ? Tier::kHost : Tier::kDevice;
-          ExpectSameBits(
-              expected, RunTokens(*model, other, tokens, 40),
-              "groups of " + std::to_string(group_heads) + ", slabs: " + std::to_string(slabs));
+          ExpectSameBits(expected, RunTokens(*model, other, tokens, 40),
+                         "groups of " + std::to_string(group_heads) +
+                             ", slabs: " + std::to_string(slabs) +
+                             ", for listed pages: " + std::to_string(listed));
         }
       }
     }
@@ -151,6 +155,11 @@ TEST_P(DiskLists, LongListsComeInParts) {
     late.delays = &delays;
     late.apart = true;
     ExpectSameBits(expected, RunTokens(*model, late, tokens, 8), "parts that come late");
+    for (const int64_t listed : {4, 12, 40, 400}) {
+      late.listed_slabs = listed;
+      ExpectSameBits(expected, RunTokens(*model, late, tokens, 8),
+                     "late, for listed pages: " + std::to_string(listed));
+    }
   }
 }
 
@@ -182,7 +191,10 @@ TEST_P(DiskLists, TheListsOfAGroupMayBeOfQuiteOtherLengths) {
     return std::make_unique<CutsFirstLists>(std::move(kernels));
   };
   const LogitRows expected = RunTokens(*model, OnDisk(config, 1 << 20), tokens, 4);
-  ExpectSameBits(expected, RunTokens(*model, OnDisk(config, 20, 100), tokens, 4), "on disk");
+  for (const int64_t listed : {0, 4, 12, 40}) {
+    config.listed_slabs = listed;
+    ExpectSameBits(expected, RunTokens(*model, OnDisk(config, 20, 100), tokens, 4), "on disk");
+  }
 }
 
 // Selectors that read keys to choose leave slabs on disk to exact attention.
@@ -270,6 +282,44 @@ TEST_P(DiskLists, ThePagesThatAreListedAreReadOnce) {
                   (std::ssize(pages) - then.found) * bytes_of(*pages.begin()));
       }
     }
+  }
+}
+
+// Where all of them have room, a page is read when it is listed first, and no more.
+TEST_P(DiskLists, PagesThatHaveRoomAreReadOnce) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const RopeFrequencies rope = RopeOf(*model, 400);
+  for (const int group_heads : {1, 2}) {
+    SeesPages::Pages pages;
+    HarnessConfig config = OnDisk(HarnessConfig::Default());
+    config.group_heads = group_heads;
+    config.selection = PolicyOf(40);
+    config.listed_slabs = 400;
+    config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+      return std::make_unique<SeesPages>(std::move(kernels), config.page_slots / 8, &pages);
+    };
+    CountingEnv env;
+    Result<std::unique_ptr<StepHarness>> h = StepHarness::Create(*model, config, 1, 400, &env);
+    ASSERT_TRUE(h.ok()) << h.status().message();
+    const kv::SequenceId sequence = *(*h)->NewSequence();
+    const std::vector<TokenId> tokens = RandomTokens(390, 96, 33);
+    const size_t prompt =
+        384 / static_cast<size_t>(config.page_slots) * static_cast<size_t>(config.page_slots);
+    ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).first(prompt), rope).ok());
+    (*h)->store().Drain();
+    const int64_t before = env.bytes();
+    for (size_t i = prompt; i < tokens.size(); ++i) {
+      ASSERT_TRUE((*h)->Append(sequence, std::span(tokens).subspan(i, 1), rope).ok());
+    }
+    SeesPages::Pages distinct;
+    for (const auto& [layer, group, page] : pages) {
+      distinct.emplace(layer % model->shape().layers, group, page);
+    }
+    const kv::ListedPages::Reads reads = (*h)->store().DiskPageReads();
+    EXPECT_LT(reads.read, reads.found);
+    EXPECT_EQ(reads.read, std::ssize(distinct));
+    EXPECT_EQ(reads.found + reads.read, std::ssize(pages));
+    EXPECT_EQ(env.bytes() - before, reads.bytes);
   }
 }
 

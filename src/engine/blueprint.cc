@@ -344,6 +344,7 @@ Layout LayOutPlan(const BlueprintInputs& inputs, const LayoutBasis& basis, const
   kv::StoreOptions& store = layout.store;
   store.placement = inputs.settings->placement;
   store.page_cache_bytes = plan.page_cache;
+  store.listed_slabs += static_cast<int>(plan.listed_slabs);
   store.sink_tokens = basis.selection.sink;
   store.recent_tokens = basis.salience.chooses() ? basis.salience.window : basis.selection.recent;
   if (inputs.settings->alias_host_memory.has_value()) {

@@ -32,13 +32,36 @@ void TakeListedPages(const LayoutBasis& basis, Layout* layout) {
   kv::StoreOptions& store = layout->store;
   const kv::CacheFormat& format = store.format;
   if (!basis.selection.lists_by_summaries() || store.bounce_slabs == 0) return;
-  const StateCut cut = SelectedStates(basis.config.shape, layout->executor, *basis.kernels);
-  const int64_t part_blocks = cut.split / format.summary.block_slots;
-  const int64_t pages = 2 * format.group_heads * part_blocks;
+  const ModelShape& shape = basis.config.shape;
+  const StateCut cut = SelectedStates(shape, layout->executor, *basis.kernels);
+  const int64_t pages = 2 * format.group_heads * (cut.split / format.summary.block_slots);
   store.listed_slabs = static_cast<int>(CeilDiv(pages, format.segment_pages));
-  store.list_bytes = ListedFromDisk::ListBytes(basis.config.shape, layout->executor,
-                                               format.group_heads, part_blocks);
-  layout->executor.listed_slabs = store.listed_slabs;
+  store.list_bytes = ListedFromDisk::ListBytes(shape, layout->executor, cut);
+  const kv::SelectionBounds bounds =
+      BoundsOf(basis.selection, layout->executor.length, shape.kv_heads);
+  layout->executor.listed_frames = format.group_heads * bounds.capacity;
+}
+
+// Slabs that hold the pages which a decode step of all sequences lists, each block in one of its
+// own: in text they are fewer by half (docs/decisions/selection.md).
+int64_t SlabsOfListedPages(const LayoutBasis& basis, const kv::StoreOptions& store) {
+  if (store.listed_slabs == 0) return 0;
+  const kv::CacheFormat& format = store.format;
+  const int64_t slots = format.page.page_slots;
+  const int64_t near =
+      CeilDiv(basis.selection.sink, slots) + CeilDiv(basis.selection.recent, slots) + 2;
+  int64_t pages = 0;
+  for (int layer = 0; layer < format.layers; ++layer) {
+    if (format.WindowOf(layer) > 0) continue;  // chooses nothing
+    const kv::SelectionPolicy policy = basis.selection.InLayer(layer, format.layers);
+    const int64_t groups = format.head_groups(layer);
+    for (const int64_t length : basis.lengths) {
+      const int64_t far =
+          format.kv_heads * CeilDiv(policy.KeysAt(length), format.summary.block_slots);
+      pages += std::min(groups * CeilDiv(length, slots), groups * near + far);
+    }
+  }
+  return CeilDiv(pages, format.segment_pages);
 }
 
 kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
@@ -151,7 +174,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   kept.executor.observed_queries = 0;
   kept.executor.query_moments = false;
   kept.executor.segment_tokens = kept.store.format.segment_tokens();
-  kept.executor.listed_slabs = 0;
+  kept.executor.listed_frames = 0;
   if (basis.heads.Shares()) {
     kept.executor.sharing_ranks = static_cast<int>(basis.heads.ranks.size());
   }
@@ -293,6 +316,7 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
         footprint.sketches,
         footprint.host_sketches,
         footprint.bounce,
+        SlabsOfListedPages(*shared, store),
         store.format.slab_bytes(),
         store.format.x_slab_bytes(),
         kept + (shared->salient_on_host ? 0 : salient),

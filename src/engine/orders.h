@@ -68,8 +68,9 @@ template <typename Wire, typename AnyPlan>
 requires std::is_same_v<std::remove_const_t<AnyPlan>, plan::Plan>
 void Pass(Wire& wire, AnyPlan& p) {
   wire(p.cache, p.slabs, p.x_slabs, p.x_segments, p.gather_tokens, p.page_cache, p.page_cache_steps,
-       p.slab_bytes, p.kv_bytes, p.weight_layers, p.streamed_weight_bytes, p.disk_layers,
-       p.disk_weight_bytes, p.weights_streamed, p.weights_on_disk, p.weight_code, p.host_share);
+       p.listed_slabs, p.listed_steps, p.slab_bytes, p.kv_bytes, p.weight_layers,
+       p.streamed_weight_bytes, p.disk_layers, p.disk_weight_bytes, p.weights_streamed,
+       p.weights_on_disk, p.weight_code, p.host_share);
 }
 
 template <typename... Arguments>

@@ -262,6 +262,7 @@ ScoredCut Score(const PlanRequest& request, const CacheChoice& choice, const Fit
   Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                SharesOf(request, fit), request.lengths);
   run.page_cache_steps = PageCacheSteps(request, fit);
+  run.listed_steps = fit.listed_steps;
   ScoredCut scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
     SplitOptions options;

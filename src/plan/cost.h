@@ -50,6 +50,7 @@ struct Execution {
   CacheSplit split;
   double page_cache_steps = 0.0;  // decode steps whose chosen keys the page cache holds
   FoundBefore found = {};         // by such a cache
+  double listed_steps = 0.0;      // decode steps whose listed pages on disk host memory holds
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   double weights_streamed = 0.0;  // share of the layers' weights that is not on the device
   double weights_on_disk = 0.0;   // of all weights, too: read from disk through host memory

@@ -77,6 +77,15 @@ std::string SayFound(const PlanRequest& request, const Plan& plan) {
                      100.0 * plan.found.share, plan.found.tokens, kAssumedTokens);
 }
 
+// The same of pages on disk.
+std::string SayListed(const PlanRequest& request, const Plan& plan) {
+  return fmt::format(
+      "of the listed pages on disk {:.1f} %, as assumed, are still in host memory, which holds "
+      "those "
+      "of {:.1f} steps",
+      100.0 * ListedPageShare(request.selection, plan.listed_steps), plan.listed_steps);
+}
+
 // Plans again with one thing changed, and says what that gives.
 class Asker {
  public:
@@ -188,6 +197,7 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
   if (request.selection.keys > 0.0) {
     sentences.insert(sentences.begin(), SaySelection(request, plan));
     if (plan.page_cache > 0) sentences.insert(sentences.begin() + 1, SayFound(request, plan));
+    if (plan.listed_slabs > 0) sentences.insert(sentences.begin() + 1, SayListed(request, plan));
   }
   return sentences;
 }

@@ -132,6 +132,7 @@ struct Places {
   int64_t disk = 0;        // left there for the cache
   bool disk_tier = false;  // the buffers on the way to it take host memory
   HostSlabs host_slabs = HostSlabs::kAllThatFit;
+  bool keeps_listed = false;  // pages from disk that decode has listed stay in host memory
 };
 
 // Slabs in host memory, of at most `most`, beside `beside` bytes there.
@@ -165,6 +166,14 @@ int64_t PageCacheIn(const PlanRequest& request, int64_t room) {
   return bytes < cache.least ? 0 : bytes;
 }
 
+// Slabs for the listed pages of so many steps, where the host has `room` for slabs: at most half of
+// it, if slabs lie there, too. More held next to nothing more (docs/decisions/selection.md).
+int64_t ListedSlabs(const PlanRequest& request, const CacheBytes& bytes, int64_t room) {
+  constexpr int64_t kSteps = 2;
+  const int64_t slabs = std::max<int64_t>(room, 0) / bytes.slab;
+  return std::min(kSteps * bytes.listed_slabs, request.keep_on_host ? slabs / 2 : slabs);
+}
+
 Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) {
   Fit fit;
   fit.weight_layers = places.weight_layers;
@@ -181,14 +190,17 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
   // What is there for the cache, and what of it is not for slabs of K and V.
   const int64_t host = request.budgets.host - weights - bytes.fixed_on_host();
   fit.bounce = places.disk_tier ? bytes.bounce : 0;
-  const int64_t on_host = HostBounce(request, fit.bounce) + fit.x_slabs * bytes.x_slab;
+  int64_t on_host = HostBounce(request, fit.bounce) + fit.x_slabs * bytes.x_slab;
+  if (places.keeps_listed) fit.listed_slabs = ListedSlabs(request, bytes, host - on_host);
+  const int64_t listed = fit.listed_slabs * bytes.slab;
+  on_host += listed;
   if (fixed > limit || host < 0 || places.disk < 0) return fit;
   const bool all_stay =
       request.keep_on_device && fit.x_slabs == 0 && left <= (limit - fixed) / bytes.slab;
   int64_t on_host_most = 0;  // slabs
   if (!all_stay || streams || places.disk_tier || bytes.fixed_on_host() > 0) {
     const int64_t beside =
-        weights + bytes.fixed_on_host() + fit.bounce + fit.x_slabs * bytes.x_slab;
+        weights + bytes.fixed_on_host() + fit.bounce + listed + fit.x_slabs * bytes.x_slab;
     if (!all_stay && request.keep_on_host) {
       const int64_t room = std::max<int64_t>(host - on_host, 0) / bytes.slab;
       on_host_most = SlabsOnHost(request, sizes, places, beside, std::min(left, room));
@@ -221,10 +233,18 @@ Fit FitIn(const PlanRequest& request, const Sizes& sizes, const Places& places) 
 // else may hold what closes.
 Fit FitWithDisk(const PlanRequest& request, const Sizes& sizes, Places places) {
   places.disk_tier = request.session.has_value() || !request.keep_on_host;
-  const Fit fit = FitIn(request, sizes, places);
-  if (fit.ok || places.disk_tier || places.disk <= 0) return fit;
-  places.disk_tier = true;
-  return FitIn(request, sizes, places);
+  Fit fit = FitIn(request, sizes, places);
+  if (!fit.ok && !places.disk_tier && places.disk > 0) {
+    places.disk_tier = true;
+    fit = FitIn(request, sizes, places);
+  }
+  if (!fit.ok || fit.slabs[2] == 0 || sizes.bytes.listed_slabs == 0) return fit;
+  places.keeps_listed = true;
+  Fit keeps = FitIn(request, sizes, places);
+  if (!keeps.ok) return fit;
+  keeps.listed_steps =
+      static_cast<double>(keeps.listed_slabs) / static_cast<double>(sizes.bytes.listed_slabs);
+  return keeps;
 }
 
 // With so many layers on the device, and of the others as few on disk as fit: more of them leave

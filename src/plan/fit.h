@@ -36,9 +36,11 @@ struct Fit {
   int64_t room = 0;  // that cache, and layers where not all are resident, may take of the fast tier
   int64_t slabs[kTierCount] = {};
   int64_t x_slabs = 0;
-  int64_t bounce = 0;       // in host memory, between disk and device
-  int64_t page_cache = 0;   // on the device
-  int64_t page_tables = 0;  // on the device, for host memory
+  int64_t bounce = 0;         // in host memory, between disk and device
+  int64_t page_cache = 0;     // on the device
+  int64_t listed_slabs = 0;   // in host memory
+  double listed_steps = 0.0;  // by CacheBytes::listed_slabs
+  int64_t page_tables = 0;    // on the device, for host memory
   // Slabs are on disk that host memory has room for, and the device not for its page tables.
   bool few_on_host = false;
 };

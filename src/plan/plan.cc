@@ -47,6 +47,8 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   plan->slab_bytes = bytes.slab;
   std::copy(std::begin(fit.slabs), std::end(fit.slabs), std::begin(plan->slabs));
   plan->x_slabs = fit.x_slabs;
+  plan->listed_slabs = fit.listed_slabs;
+  plan->listed_steps = fit.listed_steps;
   plan->page_cache = fit.page_cache;
   plan->page_cache_steps = PageCacheSteps(request, fit);
   if (IsOfCache(request.found, plan->page_cache_steps)) plan->found = request.found;
@@ -75,6 +77,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "KV: keys in 2 bits", bytes.host_sketches);
   add(Tier::kHost, request.kept.plain ? "KV: kept tokens" : "KV: demoted tokens", bytes.on_host);
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
+  add(Tier::kHost, "KV: pages from disk", fit.listed_slabs * bytes.slab);
   add(Tier::kHost, "observed weights", bytes.kept_host);
   add(Tier::kHost, "program, tokenizer, text", request.other_bytes);
   const int64_t apart = std::min(weights.disk, fit.disk_layers * request.layer_disk_bytes);
@@ -208,6 +211,7 @@ Execution ExecutionOf(const Plan& plan, const std::vector<int64_t>& lengths) {
                    {plan.weights_streamed, plan.weights_on_disk, plan.weight_code}, lengths);
   run.page_cache_steps = plan.page_cache_steps;
   run.found = plan.found;
+  run.listed_steps = plan.listed_steps;
   return run;
 }
 

@@ -45,6 +45,9 @@ struct CacheBytes {
   int64_t sketches = 0;       // on the device
   int64_t host_sketches = 0;  // or on the host
   int64_t bounce = 0;
+  // Slabs of host memory for the pages on disk that a decode step lists, so that later steps find
+  // them there; 0: what lies on disk is read whole.
+  int64_t listed_slabs = 0;
   int64_t slab = 0;    // one slab
   int64_t x_slab = 0;  // one of X
   // Of the cache of tokens that heads keep of prompts, all of it.
@@ -209,6 +212,8 @@ struct Plan {
   int64_t gather_tokens = 0;    // whose X is staged and recomputed at once: GatherTokens
   int64_t page_cache = 0;       // bytes
   double page_cache_steps = 0;  // whose chosen keys it holds
+  int64_t listed_slabs = 0;     // on the host, for pages on disk that decode lists
+  double listed_steps = 0;      // whose pages they hold
   FoundBefore found;            // the request's, if it is of such a cache
   int64_t slab_bytes = 0;
   int64_t kv_bytes = 0;               // of all closed and open pages at the workload's end

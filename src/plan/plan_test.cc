@@ -251,6 +251,37 @@ TEST(Plan, ADiskNeedsNoHostTier) {
   EXPECT_NE(little.message().find("host_memory 0KiB"), std::string::npos) << little.message();
 }
 
+// Pages that decode lists on disk stay in host memory: those of two steps, or as far as there is
+// room, of which slabs have the other half if they lie there.
+TEST(Plan, ListedPagesStayInHostMemory) {
+  PlanRequest request = Demo(16384);
+  const auto costs = request.costs.cache;
+  request.costs.cache = [costs](const CacheChoice& c) {
+    CacheBytes bytes = costs(c);
+    bytes.listed_slabs = 4;
+    return bytes;
+  };
+  const auto listed = [&](Budgets budgets) {
+    request.budgets = budgets;
+    const Result<Plan> plan = MakePlan(request);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->listed_steps, static_cast<double>(plan->listed_slabs) / 4.0);
+    EXPECT_EQ(BytesOf(*plan, Tier::kHost, "KV: pages from disk"),
+              plan->listed_slabs * plan->slab_bytes);
+    return *plan;
+  };
+  EXPECT_EQ(listed({16 * kMiB, 40 * kMiB, kGiB}).listed_slabs, 8);
+  EXPECT_EQ(listed({16 * kMiB, kGiB, kGiB}).listed_slabs, 0);  // nothing is on disk
+  const Plan half = listed({16 * kMiB, 16 * kMiB, kGiB});
+  EXPECT_GT(half.listed_slabs, 0);
+  EXPECT_LT(half.listed_slabs, 8);
+  EXPECT_LE(half.listed_slabs, half.slabs[1]);
+  EXPECT_LE(half.slabs[1], half.listed_slabs + 1);
+  request.keep_on_host = false;
+  EXPECT_EQ(listed({16 * kMiB, 16 * kMiB, kGiB}).listed_slabs, 8);
+  EXPECT_EQ(listed({16 * kMiB, 0, kGiB}).listed_slabs, 0);
+}
+
 // Memory, bus and times follow the bytes that slabs have, of whatever encoding.
 TEST(Plan, EncodedPagesAreCountedAsTheyMove) {
   const MachineProfile machine = Simple();
@@ -286,6 +317,12 @@ TEST(Plan, RandomRequestsFitTheirBudgetsOrSayNo) {
     request.budgets = {random.Below(20 * kMiB), random.Below(80 * kMiB),
                        random.Below(2) == 0 ? 0 : random.Below(300 * kMiB)};
     request.keep_on_device = random.Below(4) != 0;
+    request.costs.cache = [costs = request.costs.cache,
+                           slabs = random.Below(20)](const CacheChoice& choice) {
+      CacheBytes bytes = costs(choice);
+      bytes.listed_slabs = slabs;
+      return bytes;
+    };
     Result<Plan> plan = MakePlan(request);
     if (!plan.ok()) {
       EXPECT_EQ(plan.status().code(), StatusCode::kOutOfBudget);

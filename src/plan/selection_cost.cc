@@ -153,9 +153,17 @@ double ListedPageBytes(const Subject& subject, const Execution& run, double keys
   return read * selection.page_keys * subject.shape.kv_heads * HeadBytes(subject);
 }
 
+double ListedPageShare(const KeySelection& selection, double steps) {
+  constexpr Found kMeasured[] = {{0.5, 0.0}, {0.63, 0.63}, {1.0, 0.9}, {1.3, 0.965}, {2.0, 0.977}};
+  // What a step chooses anew is not there; what it reads again is.
+  const double anew = steps < 1.0 ? 1.0 : selection.refresh;
+  return 1.0 - (1.0 - ShareAt(kMeasured, steps)) / anew;
+}
+
 double ListedPageSeconds(const MachineProfile& machine, const Subject& subject,
                          const Execution& run, const ListedOnDisk& of) {
-  const double bytes = ListedPageBytes(subject, run, of.keys, of.listed);
+  const double bytes = ListedPageBytes(subject, run, of.keys, of.listed) *
+                       (1.0 - ListedPageShare(subject.selection, run.listed_steps));
   const double piece = subject.selection.page_keys * HeadBytes(subject) / 2.0;
   return bytes /
          (machine.disk_pieces.empty() ? machine.disk_read : machine.disk_pieces.Rate(piece));

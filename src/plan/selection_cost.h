@@ -72,7 +72,11 @@ double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double s
 double ListedPageBytes(const Subject& subject, const Execution& run, double keys,
                        const KeysAway& listed);
 
-// How long reading these takes: a head's keys of a page by themselves, and so its values.
+// Of these pages, the share that host memory has already where it holds those of `steps` steps,
+// each chosen block counted as a page: as measured on a text (docs/decisions/selection.md).
+double ListedPageShare(const KeySelection& selection, double steps);
+
+// How long reading the others takes: a head's keys of a page by themselves, and so its values.
 struct ListedOnDisk {
   double keys = 0.0;
   KeysAway listed;

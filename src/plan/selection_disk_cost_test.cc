@@ -82,6 +82,27 @@ TEST(SelectionCost, PagesFromDiskComeAtTheRateOfSmallReads) {
   EXPECT_EQ(reads(chunk), whole);
 }
 
+// Pages that an earlier step listed are read again only where they found no room to stay.
+TEST(SelectionCost, PagesThatStayAreNotReadAgain) {
+  Subject subject = Choosing();
+  subject.selection.page_keys = 100.0;
+  const MachineProfile machine = Simple();
+  Execution run;
+  run.split = {.resident = 0.0, .disk = 1.0};
+  const ListedOnDisk listed = {1e6, {0.0, 1000.0}};
+  const auto seconds = [&](double steps) {
+    run.listed_steps = steps;
+    return ListedPageSeconds(machine, subject, run, listed);
+  };
+  const double all = seconds(0.0);
+  EXPECT_EQ(seconds(0.4), all);  // what is listed first has gone when it is listed again
+  EXPECT_NEAR(seconds(1.0), 0.1 * all, 1e-12);
+  EXPECT_NEAR(seconds(2.0), 0.023 * all, 1e-12);
+  EXPECT_EQ(seconds(20.0), seconds(2.0));
+  subject.selection.refresh = 4.0;  // of what a step of four chooses anew
+  EXPECT_NEAR(seconds(2.0), 0.023 / 4.0 * all, 1e-12);
+}
+
 // To choose by keys, and in prompts, slabs on disk are read whole.
 TEST(SelectionCost, WhatIsNotListedOnDiskIsReadWhole) {
   Subject subject = Choosing();

@@ -166,6 +166,7 @@ plan::Plan StepHarness::PlanFor(const ModelConfig& model, const Workload& worklo
   plan.cache.staging_slabs = config_.staging_slabs;
   plan.cache.bounce_slabs = 2;
   plan.cache.sketches = config_.sketches;
+  plan.listed_slabs = config_.listed_slabs;
   plan.slabs[static_cast<size_t>(Tier::kDisk)] = 1;
   plan.host_share = config_.host_share;
   const bool windows = std::any_of(model.windows.begin(), model.windows.end(),

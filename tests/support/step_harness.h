@@ -37,6 +37,7 @@ struct HarnessConfig {
   int64_t host_slabs = 1 << 20;
   int staging_slabs = 2;
   int64_t page_cache_bytes = 0;
+  int64_t listed_slabs = 0;  // for pages on disk that are listed, beside those of two rounds
   // The first so many segments of each sequence are recomputed; 1 << 20: all.
   int x_segments = 0;
   int64_t gather_pages = 0;  // of a gather; 0: of a segment and a half

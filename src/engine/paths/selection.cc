@@ -37,9 +37,8 @@ struct ChoiceMemory {
         entries(limits.entries) {
     // At most one head group a head. Attention to pages from disk has their frames beside these.
     const int64_t of_group = CeilDiv(limits.length, limits.segment_tokens);
-    const int64_t segments = of_group * shape.kv_heads + limits.listed_slabs;
-    const int64_t blocks = (of_group + limits.listed_slabs) * limits.segment_tokens /
-                           limits.selection.summary.block_slots;
+    const int64_t segments = (of_group + limits.listed_frames) * shape.kv_heads;
+    const int64_t blocks = of_group * limits.segment_tokens / limits.selection.summary.block_slots;
     lists = OfHeads(bounds.capacity);
     counts = OfHeads(1);
     search = OfHeads(bounds.candidates) + counts;
@@ -103,7 +102,9 @@ class SelectionPath : public AttentionPath {
   bool TakesResident() const override { return true; }
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
-  Status Attend(int /*layer*/, int group) override { return from_disk_.Attend(group); }
+  Status Attend(int /*layer*/, int group) override {
+    return group == 0 ? from_disk_.Attend() : OkStatus();
+  }
 
  private:
   // What is taken of an entry in a layer.
