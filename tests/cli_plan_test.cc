@@ -161,8 +161,7 @@ TEST_F(Cli, WarningsOfLongContextsSayWhatPlansDo) {
 
 // Its stages before the last are for more tokens than a page has.
 TEST_F(Cli, PlansSayThatAPageThatClosesRenewsChoices) {
-  const Json flash = RunJson({"plan", kModel, "--policy", "infinitehip", "--hip-refresh", "96,24",
-                              "--sparse-refresh", "8"});
+  const Json flash = RunJson({"plan", kModel, "--policy", "infinitehip-flash"});
   EXPECT_EQ(flash["selection"]["candidates_refresh"], 64);
   EXPECT_THAT(flash["reasons"].dump(),
               HasSubstr("what is chosen for 96 tokens serves at most until a page of 64 closes"));

@@ -232,6 +232,15 @@ TEST(Flags, APolicyMayStandForOthers) {
   EXPECT_TRUE(engine.sparse_prefill);
   EXPECT_EQ(engine.hip_positions, "published");
   EXPECT_EQ(read({"--policy", "infinitehip", "--hip-positions", "one"}).hip_positions, "one");
+  engine = read({"--policy", "infinitehip-fast"});
+  EXPECT_EQ(engine.selector, "infinitehip");
+  EXPECT_EQ(engine.hip_refresh, "32,16");
+  EXPECT_EQ(engine.sparse_refresh, 8);
+  engine = read({"--policy", "infinitehip-flash", "--sparse-refresh", "12"});
+  EXPECT_EQ(engine.policy, "auto");
+  EXPECT_EQ(engine.hip_refresh, "96,24");
+  EXPECT_EQ(engine.sparse_refresh, 12);
+  EXPECT_TRUE(engine.sparse_prefill);
   engine = read({"--sparse-refresh", "8", "--hip-refresh", "32,16", "--policy", "infinitehip",
                  "--sparse-prefill=false"});
   EXPECT_EQ(engine.hip_refresh, "32,16");

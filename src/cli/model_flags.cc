@@ -1,5 +1,7 @@
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "cli/flags.h"
@@ -66,29 +68,31 @@ void AddMemoryFlags(CLI::App& app, EngineOptions& engine) {
       ->type_name("DIR");
 }
 
-// InfiniteHiP as published: its selector, with its refresh intervals, in prompts, too. Flags that
+// InfiniteHiP as published: its selector, with the preset's intervals, in prompts, too. Flags that
 // follow in the help may say otherwise.
-void AskForInfiniteHip(EngineOptions& engine) {
+void AskForInfiniteHip(const HipPreset& preset, EngineOptions& engine) {
   engine.policy = EngineOptions{}.policy;
   engine.selector = kInfiniteHip;
-  engine.hip_refresh = "16,8";
-  engine.sparse_refresh = 4;
+  engine.hip_refresh = preset.hip_refresh;
+  engine.sparse_refresh = preset.sparse_refresh;
   engine.sparse_prefill = true;
 }
 
 void AddPolicyFlag(CLI::App& app, const std::string& group, EngineOptions& engine) {
   const auto read = [&engine](const std::string& name) {
     engine.policy = name;
-    if (name == kInfiniteHip) AskForInfiniteHip(engine);
+    if (const HipPreset* preset = HipPresetOf(name)) AskForInfiniteHip(*preset, engine);
   };
+  std::vector<std::string> names = {"auto", "headinfer", "layerwise", "kvpr"};
+  for (const HipPreset& preset : kHipPresets) names.emplace_back(preset.policy);
   app.add_option_function<std::string>(
          "--policy", read,
          "how the cache moves: auto, or as a published method does, for comparison: headinfer "
          "(one head's whole cache at a time), layerwise (one layer's) or kvpr (recomputing a "
          "part of it); infinitehip, an approximation, is --selector infinitehip --sparse-refresh 4 "
-         "--hip-refresh 16,8 --sparse-prefill")
-      ->check(
-          CLI::IsMember({"auto", "headinfer", "layerwise", "kvpr", kInfiniteHip}).description(""))
+         "--hip-refresh 16,8 --sparse-prefill, infinitehip-fast the same with 8 and 32,16, "
+         "infinitehip-flash with 8 and 96,24")
+      ->check(CLI::IsMember(names).description(""))
       ->group(group)
       ->type_name("NAME")
       ->default_str(engine.policy);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "cli/flags.h"
@@ -21,10 +23,10 @@ CLI::Option* AddDefaulted(CLI::App& app, const std::string& group, const std::st
 
 // Why a selector does not go with the policy that is given; empty: it does.
 std::string WrongSelector(const CLI::Option& policy, const std::string& name) {
-  const bool has_one = policy.count() > 0 && policy.results().front() == kInfiniteHip;
-  if (!has_one || name == kInfiniteHip) return "";
+  const HipPreset* preset = policy.count() > 0 ? HipPresetOf(policy.results().front()) : nullptr;
+  if (preset == nullptr || name == kInfiniteHip) return "";
   return fmt::format("{} does not go with --policy {}, which has a selector of its own", name,
-                     kInfiniteHip);
+                     preset->policy);
 }
 
 // What infinitehip has beside the others.
@@ -98,6 +100,11 @@ void AddPromptFlags(CLI::App& app, const std::string& sparse, EngineOptions& eng
 }
 
 }  // namespace
+
+const HipPreset* HipPresetOf(std::string_view policy) {
+  const auto* const preset = std::ranges::find(kHipPresets, policy, &HipPreset::policy);
+  return preset == std::end(kHipPresets) ? nullptr : preset;
+}
 
 void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   const std::string sparse = More("Selection (an approximation)");

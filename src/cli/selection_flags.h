@@ -2,6 +2,8 @@
 #ifndef HEADWAY_CLI_SELECTION_FLAGS_H_
 #define HEADWAY_CLI_SELECTION_FLAGS_H_
 
+#include <string_view>
+
 #include "headway/options.h"
 
 namespace CLI {
@@ -10,8 +12,20 @@ class App;
 
 namespace headway::cli {
 
-// A selector, and the policy that has it in prompts as well.
+// A selector.
 inline constexpr const char* kInfiniteHip = "infinitehip";
+
+// A policy that has it in prompts as well, with the intervals of one of the published presets.
+struct HipPreset {
+  const char* policy;
+  const char* hip_refresh;
+  int sparse_refresh;
+};
+inline constexpr HipPreset kHipPresets[] = {
+    {kInfiniteHip, "16,8", 4}, {"infinitehip-fast", "32,16", 8}, {"infinitehip-flash", "96,24", 8}};
+
+// The preset of that name; null: it is none.
+const HipPreset* HipPresetOf(std::string_view policy);
 
 // Behind --policy.
 void AddSelectionFlags(CLI::App& app, EngineOptions& engine);

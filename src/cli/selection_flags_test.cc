@@ -61,6 +61,8 @@ TEST(SelectionFlags, HelpHasTheirDefaults) {
 TEST(SelectionFlags, APolicyWithASelectorGoesWithNoOther) {
   EXPECT_THAT(Refused({"--policy", "infinitehip", "--selector", "quest"}),
               HasSubstr("--selector: quest does not go with --policy infinitehip"));
+  EXPECT_THAT(Refused({"--policy", "infinitehip-flash", "--selector", "quest"}),
+              HasSubstr("quest does not go with --policy infinitehip-flash"));
   EXPECT_THAT(Refused({"--selector", "none", "--policy=infinitehip"}), HasSubstr("--selector"));
   EXPECT_EQ(Refused({"--policy", "infinitehip", "--selector", "infinitehip"}), "");
   EXPECT_EQ(Refused({"--policy", "auto", "--selector", "quest"}), "");

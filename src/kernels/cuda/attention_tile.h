@@ -72,13 +72,12 @@ __device__ inline void StartQueries(const TileRows& problem, int head, int first
 }
 
 // The running softmax of a warp's rows. Of a tile of 16 rows a lane has two: lane / 4 and 8 below.
-template <int kD>
+template <int kD, int kRowTiles = Tile<kD>::kRowTiles, int kKeyTilesAtOnce = kKeyTiles>
 struct RowStates {
-  static constexpr int kRowTiles = Tile<kD>::kRowTiles;
-  float top[kRowTiles][2];                // the largest logit, unscaled
-  float total[kRowTiles][2];              // of the lane's own columns
-  float sum[kRowTiles][kD / 8][4];        // weighted values, not divided by the total
-  float logits[kRowTiles][kKeyTiles][4];  // of the tile at hand, then their weights
+  float top[kRowTiles][2];                      // the largest logit, unscaled
+  float total[kRowTiles][2];                    // of the lane's own columns
+  float sum[kRowTiles][kD / 8][4];              // weighted values, not divided by the total
+  float logits[kRowTiles][kKeyTilesAtOnce][4];  // of the tile at hand, then their weights
 };
 
 // logits = q · k.
@@ -115,10 +114,10 @@ __device__ inline void Logits(const uint16_t* q, const uint16_t* k, RowStates<kD
   }
 }
 
-template <int kD>
-__device__ inline void ClearStates(RowStates<kD>& state) {
+template <int kD, int kRowTiles, int kKeys>
+__device__ inline void ClearStates(RowStates<kD, kRowTiles, kKeys>& state) {
 #pragma unroll
-  for (int t = 0; t < Tile<kD>::kRowTiles; ++t) {
+  for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       state.top[t][half] = kNoKeys;
@@ -132,41 +131,71 @@ __device__ inline void ClearStates(RowStates<kD>& state) {
   }
 }
 
-// Logits become weights relative to the largest seen so far, and what there is is brought to the
+// Logits become weights relative to the largest seen so far; `keep` brings what there is to the
 // same measure. `scale` takes logits to exponents of 2. NaN passes on.
-template <int kD>
-__device__ inline void Weigh(float scale, RowStates<kD>& state) {
+template <int kD, int kRowTiles, int kKeys>
+__device__ inline void WeighLogits(float scale, RowStates<kD, kRowTiles, kKeys>& state,
+                                   float (&keep)[kRowTiles][2]) {
 #pragma unroll
-  for (int t = 0; t < Tile<kD>::kRowTiles; ++t) {
+  for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = half * 2;
       float top = state.top[t][half];
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+      for (int n = 0; n < kKeys; ++n) {
         top = fmaxf(top, fmaxf(state.logits[t][n][i], state.logits[t][n][i + 1]));
       }
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
       // -inf minus -inf would be NaN.
       const float base = top == kNoKeys ? 0.0f : top * scale;
-      const float keep = Exp2(fmaf(state.top[t][half], scale, -base));
+      keep[t][half] = Exp2(fmaf(state.top[t][half], scale, -base));
       state.top[t][half] = top;
       float total = 0.0f;
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+      for (int n = 0; n < kKeys; ++n) {
         state.logits[t][n][i] = Exp2(fmaf(state.logits[t][n][i], scale, -base));
         state.logits[t][n][i + 1] = Exp2(fmaf(state.logits[t][n][i + 1], scale, -base));
         total += state.logits[t][n][i] + state.logits[t][n][i + 1];
       }
-      state.total[t][half] = fmaf(state.total[t][half], keep, total);
-#pragma unroll
-      for (int n = 0; n < kD / 8; ++n) {
-        state.sum[t][n][i] *= keep;
-        state.sum[t][n][i + 1] *= keep;
-      }
+      state.total[t][half] = fmaf(state.total[t][half], keep[t][half], total);
     }
   }
+}
+
+template <int kD, int kRowTiles, int kKeys>
+__device__ inline void KeepSums(const float (&keep)[kRowTiles][2],
+                                RowStates<kD, kRowTiles, kKeys>& state) {
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      state.sum[t][n][0] *= keep[t][0];
+      state.sum[t][n][1] *= keep[t][0];
+      state.sum[t][n][2] *= keep[t][1];
+      state.sum[t][n][3] *= keep[t][1];
+    }
+  }
+}
+
+// Both.
+template <int kD>
+__device__ inline void Weigh(float scale, RowStates<kD>& state) {
+  float keep[Tile<kD>::kRowTiles][2];
+  WeighLogits(scale, state, keep);
+  KeepSums(keep, state);
+}
+
+// Weights of 16 keys as a factor: the lanes that have a sum's elements are those that give a
+// factor's.
+template <DType kType>
+__device__ inline void PackWeights(const float (&left)[4], const float (&right)[4],
+                                   uint32_t (&weights)[4]) {
+  weights[0] = PackPair<kType>(left[0], left[1]);
+  weights[1] = PackPair<kType>(left[2], left[3]);
+  weights[2] = PackPair<kType>(right[0], right[1]);
+  weights[3] = PackPair<kType>(right[2], right[3]);
 }
 
 // sum += weights · v.
@@ -181,13 +210,7 @@ __device__ inline void AddValues(const uint16_t* v, RowStates<kD>& state) {
     uint32_t weights[kRowTiles][4];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      // The lanes that have a sum's elements are those that give a factor's.
-      const float(&left)[4] = state.logits[t][2 * step];
-      const float(&right)[4] = state.logits[t][2 * step + 1];
-      weights[t][0] = PackPair<kType>(left[0], left[1]);
-      weights[t][1] = PackPair<kType>(left[2], left[3]);
-      weights[t][2] = PackPair<kType>(right[0], right[1]);
-      weights[t][3] = PackPair<kType>(right[2], right[3]);
+      PackWeights<kType>(state.logits[t][2 * step], state.logits[t][2 * step + 1], weights[t]);
     }
 #pragma unroll
     for (int n = 0; n < kD / 8; n += 2) {
@@ -221,12 +244,12 @@ __device__ inline MergedRow MergeRow(float ours, float theirs, float total) {
 }
 
 // The states of rows below `end_row` to where the item wants them. `row` is the lane's first.
-template <DType kType, int kD>
+template <DType kType, int kD, int kRowTiles, int kKeys>
 __device__ inline void Finish(const TileRows& problem, int head, int row, int end_row, float scale,
-                              const RowStates<kD>& state) {
+                              const RowStates<kD, kRowTiles, kKeys>& state) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-  for (int t = 0; t < Tile<kD>::kRowTiles; ++t) {
+  for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float total = state.total[t][half];

@@ -77,6 +77,7 @@ cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const Lis
     case Encoding::kNone:
       break;
   }
+  if (TakesWideTiles(work)) return LaunchWideTiles<kType>(stream, work);
   return LaunchListedTiles<kType, kPlainRows<kType>>(stream, work);
 }
 

@@ -121,6 +121,20 @@ __device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& li
   return strip;
 }
 
+// Hides the logits of strips from `strips` on.
+template <int kD, int kRowTiles, int kStrips>
+__device__ void HideStrips(int strips, RowStates<kD, kRowTiles, kStrips>& state) {
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+    for (int n = 0; n < kStrips; ++n) {
+      if (n < strips) continue;
+#pragma unroll
+      for (float& logit : state.logits[t][n]) logit = kNoKeys;
+    }
+  }
+}
+
 // Brings what the lists have of host memory to lines, each block once, and says in line_of where it
 // is. Behind it lines are only read until another call.
 cudaError_t BringListed(cudaStream_t stream, Rows rows, const ListedWork& work);
@@ -131,6 +145,11 @@ template <DType kType, Rows kRows>
 cudaError_t LaunchListedTiles(cudaStream_t stream, const ListedWork& work);
 template <Rows kRows>
 int64_t ListedTileBytes(int head_dim);
+
+// On tensor cores of compute capability 9.0: queries and plain pages of kType, if it takes them.
+bool TakesWideTiles(const ListedWork& work);
+template <DType kType>
+cudaError_t LaunchWideTiles(cudaStream_t stream, const ListedWork& work);
 
 // In f32: queries and pages of any dtypes.
 cudaError_t LaunchListedRows(cudaStream_t stream, Rows rows, const ListedWork& work);

@@ -204,18 +204,6 @@ __device__ void FindAngles(const ListedWork& work, int tile, ListedShared<kRows,
   }
 }
 
-// The two 16-bit numbers of a word.
-template <DType kType>
-__device__ float2 UnpackPair(uint32_t pair) {
-  if constexpr (kType == DType::kBF16) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
-  } else {
-    __half2 halves;
-    memcpy(&halves, &pair, sizeof(halves));
-    return __half22float2(halves);
-  }
-}
-
 // Rotates the keys of a tile whose blocks move: a warp takes a row, a lane two pairs of channels.
 template <DType kType, Rows kRows, int kD>
 __device__ void RotateTile(const ListedWork& work, int tile, ListedShared<kRows, kD>& shared) {
@@ -234,20 +222,6 @@ __device__ void RotateTile(const ListedWork& work, int tile, ListedShared<kRows,
       const float2 second = angles[i + 1];
       *low = PackPair<kType>(x.x * first.x - y.x * first.y, x.y * second.x - y.y * second.y);
       *high = PackPair<kType>(y.x * first.x + x.x * first.y, y.y * second.x + x.y * second.y);
-    }
-  }
-}
-
-// Hides the strips of the last tile that are not there.
-template <int kD>
-__device__ void HideStrips(int strips, RowStates<kD>& state) {
-#pragma unroll
-  for (int t = 0; t < Tile<kD>::kRowTiles; ++t) {
-#pragma unroll
-    for (int n = 0; n < kTileStrips; ++n) {
-      if (n < strips) continue;
-#pragma unroll
-      for (float& logit : state.logits[t][n]) logit = kNoKeys;
     }
   }
 }

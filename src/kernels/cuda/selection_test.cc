@@ -153,6 +153,42 @@ TEST_F(CudaSelectionTest, RowsOfAllGroupsAndHeadSizesAgreeWithTheDefinition) {
   }
 }
 
+// Heads of 128 elements have a kernel of their own on some GPUs: lists that end within a tile of
+// keys or fill several, rows that end within a tile, and blocks of all sizes, in place and moved.
+TEST_F(CudaSelectionTest, RowsOfWideHeadsAgreeWithTheDefinition) {
+  uint64_t seed = 1400;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int group : {1, 4, 7}) {
+      for (const int slots : {8, 16, 32, 64}) {
+        for (const int move_dim : {0, 32, 128}) {
+          if (HasFailure()) return;
+          Random random(++seed);
+          SelectionCase c = RandomPrefillCase(random);
+          c.format = {.dtype = dtype, .page_slots = 64, .head_dim = 128};
+          c.of_codes = false;
+          c.summary = {.kind = SummaryKind::kMoments, .block_slots = slots};
+          c.group = group;
+          c.heads = 1 + static_cast<int>(random.Below(3));
+          c.group_heads = 1 + static_cast<int>(random.Below(c.heads));
+          c.rows = 1 + random.Below(150);
+          c.pages = random.Below(30);
+          const int64_t begin = std::min<int64_t>(c.blocks(), random.Below(3));
+          const int64_t end = std::max(begin, c.blocks() - random.Below(3));
+          c.budget = {.far_begin = begin,
+                      .far_end = end,
+                      .far_blocks = random.Below(end - begin + 1),
+                      .share = Pick(random, {BudgetShare::kHead, BudgetShare::kLayer})};
+          c.turn_dim = c.turn_dim > 0 ? 128 : 0;
+          c.move_dim = move_dim;
+          c.scale = 1.0f / std::sqrt(128.0f);
+          c.activation = dtype;
+          Check(c, seed);
+        }
+      }
+    }
+  }
+}
+
 // Queries and pages of unequal dtypes, and numbers of elements that rotate that no pair of words
 // holds.
 TEST_F(CudaSelectionTest, RowsOfOtherDTypesAgreeWithTheDefinition) {

@@ -93,6 +93,18 @@ __device__ inline uint32_t PackPair(float low, float high) {
   return pair;
 }
 
+// The two 16-bit numbers of a word.
+template <DType kType>
+__device__ inline float2 UnpackPair(uint32_t pair) {
+  if constexpr (kType == DType::kBF16) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+  } else {
+    __half2 halves;
+    memcpy(&halves, &pair, sizeof(halves));
+    return __half22float2(halves);
+  }
+}
+
 // Two numbers as the sum of a rounded pair and of a pair of what the rounding lost.
 struct SplitPair {
   uint32_t rounded;
