@@ -131,11 +131,10 @@ __device__ inline void ClearStates(RowStates<kD, kRowTiles, kKeys>& state) {
   }
 }
 
-// Logits become weights relative to the largest seen so far; `keep` brings what there is to the
+// Logits become weights relative to the largest seen so far, and what there is is brought to the
 // same measure. `scale` takes logits to exponents of 2. NaN passes on.
 template <int kD, int kRowTiles, int kKeys>
-__device__ inline void WeighLogits(float scale, RowStates<kD, kRowTiles, kKeys>& state,
-                                   float (&keep)[kRowTiles][2]) {
+__device__ inline void Weigh(float scale, RowStates<kD, kRowTiles, kKeys>& state) {
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -150,7 +149,7 @@ __device__ inline void WeighLogits(float scale, RowStates<kD, kRowTiles, kKeys>&
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
       // -inf minus -inf would be NaN.
       const float base = top == kNoKeys ? 0.0f : top * scale;
-      keep[t][half] = Exp2(fmaf(state.top[t][half], scale, -base));
+      const float keep = Exp2(fmaf(state.top[t][half], scale, -base));
       state.top[t][half] = top;
       float total = 0.0f;
 #pragma unroll
@@ -159,32 +158,14 @@ __device__ inline void WeighLogits(float scale, RowStates<kD, kRowTiles, kKeys>&
         state.logits[t][n][i + 1] = Exp2(fmaf(state.logits[t][n][i + 1], scale, -base));
         total += state.logits[t][n][i] + state.logits[t][n][i + 1];
       }
-      state.total[t][half] = fmaf(state.total[t][half], keep[t][half], total);
+      state.total[t][half] = fmaf(state.total[t][half], keep, total);
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n) {
+        state.sum[t][n][i] *= keep;
+        state.sum[t][n][i + 1] *= keep;
+      }
     }
   }
-}
-
-template <int kD, int kRowTiles, int kKeys>
-__device__ inline void KeepSums(const float (&keep)[kRowTiles][2],
-                                RowStates<kD, kRowTiles, kKeys>& state) {
-#pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-    for (int n = 0; n < kD / 8; ++n) {
-      state.sum[t][n][0] *= keep[t][0];
-      state.sum[t][n][1] *= keep[t][0];
-      state.sum[t][n][2] *= keep[t][1];
-      state.sum[t][n][3] *= keep[t][1];
-    }
-  }
-}
-
-// Both.
-template <int kD>
-__device__ inline void Weigh(float scale, RowStates<kD>& state) {
-  float keep[Tile<kD>::kRowTiles][2];
-  WeighLogits(scale, state, keep);
-  KeepSums(keep, state);
 }
 
 // Weights of 16 keys as a factor: the lanes that have a sum's elements are those that give a

@@ -64,7 +64,8 @@ bool TakesTiles(const SelectionShape& shape, const ListedWork& work) {
 }
 
 template <DType kType>
-cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const ListedWork& work) {
+cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const ListedWork& work,
+                        int32_t* order) {
   switch (format.encoding) {
     case Encoding::kInt8:
       return LaunchListedTiles<kType, Rows::kInt8>(stream, work);
@@ -77,7 +78,7 @@ cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const Lis
     case Encoding::kNone:
       break;
   }
-  if (TakesWideTiles(work)) return LaunchWideTiles<kType>(stream, work);
+  if (TakesWideTiles(work)) return LaunchWideTiles<kType>(stream, work, order);
   return LaunchListedTiles<kType, kPlainRows<kType>>(stream, work);
 }
 
@@ -147,20 +148,24 @@ cudaError_t AttendRows(cudaStream_t stream, const SelectionShape& shape,
   if (const cudaError_t error = PlaceSegments(stream, keys, segments); error != cudaSuccess) {
     return error;
   }
+  // What the choice had of the scratch memory is free. Behind the segments its scores are of at
+  // least four bytes a block, and sums and histograms of 8 KiB a head.
+  auto* const line_of = reinterpret_cast<int32_t*>(
+      item.scratch + RoundUp(std::ssize(keys.segments) * int64_t{sizeof(SegmentPlace)}, 256));
+  auto* const order = line_of + RoundUp(keys.heads * keys.blocks, 64);
+  static_assert(kWideRowsMost / kSelectRows * sizeof(int32_t) <= 8192);
   if (TakesLines(shape, item)) {
     work.cache = item.cache;
     work.blocks = keys.blocks;
     work.block_bytes = BlockBytes(format, work.block_slots);
     work.line_bytes = CacheLineBytes(format, work.block_slots);
-    // Behind the segments, where a choice has scores of at least as many bytes.
-    work.line_of = reinterpret_cast<int32_t*>(
-        item.scratch + RoundUp(std::ssize(keys.segments) * int64_t{sizeof(SegmentPlace)}, 256));
+    work.line_of = line_of;
     const cudaError_t error = BringListed(stream, RowsOf(format), work);
     if (error != cudaSuccess) return error;
   }
   if (!TakesTiles(shape, work)) return LaunchListedRows(stream, RowsOf(format), work);
-  return shape.activation == DType::kBF16 ? LaunchTiles<DType::kBF16>(stream, format, work)
-                                          : LaunchTiles<DType::kF16>(stream, format, work);
+  return shape.activation == DType::kBF16 ? LaunchTiles<DType::kBF16>(stream, format, work, order)
+                                          : LaunchTiles<DType::kF16>(stream, format, work, order);
 }
 
 }  // namespace headway::cuda

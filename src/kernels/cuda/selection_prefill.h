@@ -93,14 +93,19 @@ __device__ ListedBlock FindListedBlock(const ListedWork& work, int head, int lis
   return {{k, params, slot}, place, block};
 }
 
-// Strip `index` of a list.
+// The block that has strip `index` of a list; negative: there is none.
+__device__ inline int ListedAt(const ListedWork& work, const RowList& list, int index) {
+  const int at = index / (work.block_slots / 8);
+  return at < list.count ? __ldcg(list.blocks + at) : -1;
+}
+
+// Strip `index` of a list, which is of this block.
 template <Rows kRows>
 __device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& list, int head,
-                                       int index) {
+                                       int index, int listed) {
+  if (listed < 0) return {nullptr, nullptr, 0, 0, 0};
   const int of_block = work.block_slots / 8;
   const int at = index / of_block;
-  if (at >= list.count) return {nullptr, nullptr, 0, 0, 0};
-  const int listed = __ldcg(list.blocks + at);
   const ListedBlock block = FindListedBlock<kRows>(work, head, listed);
   const int slot = (index - at * of_block) * 8;
   const int64_t in_block = int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
@@ -121,18 +126,10 @@ __device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& li
   return strip;
 }
 
-// Hides the logits of strips from `strips` on.
-template <int kD, int kRowTiles, int kStrips>
-__device__ void HideStrips(int strips, RowStates<kD, kRowTiles, kStrips>& state) {
-#pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-    for (int n = 0; n < kStrips; ++n) {
-      if (n < strips) continue;
-#pragma unroll
-      for (float& logit : state.logits[t][n]) logit = kNoKeys;
-    }
-  }
+template <Rows kRows>
+__device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& list, int head,
+                                       int index) {
+  return FindListedStrip<kRows>(work, list, head, index, ListedAt(work, list, index));
 }
 
 // Brings what the lists have of host memory to lines, each block once, and says in line_of where it
@@ -147,9 +144,11 @@ template <Rows kRows>
 int64_t ListedTileBytes(int head_dim);
 
 // On tensor cores of compute capability 9.0: queries and plain pages of kType, if it takes them.
+// `order` has room for a number of each list.
+inline constexpr int64_t kWideRowsMost = int64_t{1} << 17;
 bool TakesWideTiles(const ListedWork& work);
 template <DType kType>
-cudaError_t LaunchWideTiles(cudaStream_t stream, const ListedWork& work);
+cudaError_t LaunchWideTiles(cudaStream_t stream, const ListedWork& work, int32_t* order);
 
 // In f32: queries and pages of any dtypes.
 cudaError_t LaunchListedRows(cudaStream_t stream, Rows rows, const ListedWork& work);

@@ -226,6 +226,20 @@ __device__ void RotateTile(const ListedWork& work, int tile, ListedShared<kRows,
   }
 }
 
+// Hides the strips of the last tile that are not there.
+template <int kD>
+__device__ void HideStrips(int strips, RowStates<kD>& state) {
+#pragma unroll
+  for (int t = 0; t < Tile<kD>::kRowTiles; ++t) {
+#pragma unroll
+    for (int n = 0; n < kTileStrips; ++n) {
+      if (n < strips) continue;
+#pragma unroll
+      for (float& logit : state.logits[t][n]) logit = kNoKeys;
+    }
+  }
+}
+
 // Grid: tiles of rows of a block of rows, heads, blocks of rows.
 template <DType kType, Rows kRows, int kD>
 __global__ void __launch_bounds__(kTileThreads, 2)

@@ -33,9 +33,11 @@ __device__ inline void CopyWordAsync(void* shared, const void* global, bool vali
 // The copies that this thread started since the last call are a group, if need be an empty one.
 __device__ inline void GroupCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// All groups of copies but the newest are done; other threads see them after a barrier.
+// All groups of copies but the newest, or so many of these, are done; other threads see them after
+// a barrier.
+template <int kNewest = 1>
 __device__ inline void WaitForCopiesButNewest() {
-  asm volatile("cp.async.wait_group 1;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 
 // All copies that this thread started are done; other threads see them after a barrier.

@@ -36,9 +36,7 @@ __device__ inline void ShowToProducts() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // Registers are as they are before the products behind it.
-__device__ inline void BeginProducts() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
+__device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // The products that were begun are a group.
 __device__ inline void GroupProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -84,15 +82,15 @@ using WideSum = float[16][4];
 template <DType kType>
 __device__ inline void Multiply(WideSum& sum, uint64_t a, uint64_t b, bool add) {
   if constexpr (kType == DType::kBF16) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " HEADWAY_WGMMA(
-                     "bf16") "%64, %65, p, 1, 1, 0, 0; }"
-                 : HEADWAY_WIDE_SUM(sum)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %66, 0; " HEADWAY_WGMMA("bf16") "%64, %65, p, 1, 1, 0, 0; }"
+        : HEADWAY_WIDE_SUM(sum)
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));
   } else {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " HEADWAY_WGMMA(
-                     "f16") "%64, %65, p, 1, 1, 0, 0; }"
-                 : HEADWAY_WIDE_SUM(sum)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %66, 0; " HEADWAY_WGMMA("f16") "%64, %65, p, 1, 1, 0, 0; }"
+        : HEADWAY_WIDE_SUM(sum)
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));
   }
 }
 
