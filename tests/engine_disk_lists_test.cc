@@ -2,6 +2,10 @@
 // are read that are listed, and no others.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -10,6 +14,7 @@
 #include <vector>
 
 #include "base/fault_env.h"
+#include "kernels/selection_scratch.h"
 #include "support/counting_env.h"
 #include "support/forwarding_kernels.h"
 #include "support/grid.h"
@@ -161,6 +166,49 @@ TEST_P(DiskLists, LongListsComeInParts) {
                      "late, for listed pages: " + std::to_string(listed));
     }
   }
+}
+
+// Writes over what scratch memory attention may have, as a GPU's kernels do with their tables.
+class FillsScratch : public ForwardingKernels {
+ public:
+  FillsScratch(std::unique_ptr<Kernels> inner, int64_t* segments)
+      : ForwardingKernels(std::move(inner)), segments_(*segments) {}
+
+  void AttendBlocks(Stream& stream, const PageFormat& format, const SummaryFormat& summary,
+                    int group, float scale, std::span<const AttendBlocksItem> items) override {
+    for (const AttendBlocksItem& item : items) {
+      if (item.rows > 1) continue;
+      const int64_t segments = std::ssize(item.keys.segments);
+      segments_ = std::max(segments_, segments);
+      const int64_t bytes = AttendScratchBytes(item.keys.heads, item.capacity, segments);
+      ASSERT_LE(bytes, std::ssize(filling_));
+      stream.Copy(item.scratch, filling_.data(), static_cast<size_t>(bytes));
+    }
+    ForwardingKernels::AttendBlocks(stream, format, summary, group, scale, items);
+  }
+
+ private:
+  const std::vector<std::byte> filling_ = std::vector<std::byte>(1 << 20, std::byte{0xA5});
+  int64_t& segments_;
+};
+
+// Listed pages come to lie in many frames, of which kernels have a table.
+TEST_P(DiskLists, TablesOfManyFramesHaveRoom) {
+  const std::unique_ptr<Model> model = Tiny(TinyConfig(GetParam()));
+  const std::vector<TokenId> tokens = RandomTokens(1700, 96, 38);
+  HarnessConfig config = HarnessConfig::Default();
+  config.selection = PolicyOf(1200);
+  config.group_heads = 1;
+  config.segment_pages = 1;
+  config.page_slots = 8;
+  const LogitRows expected = RunTokens(*model, OnDisk(config, 1 << 20), tokens, 6);
+  int64_t segments = 0;
+  config.wrap_kernels = [&](std::unique_ptr<Kernels> kernels) {
+    return std::make_unique<FillsScratch>(std::move(kernels), &segments);
+  };
+  config.listed_slabs = 2000;
+  ExpectSameBits(expected, RunTokens(*model, OnDisk(config), tokens, 6), "on disk");
+  EXPECT_GT(segments, 312) << "these do not come with a launch";
 }
 
 // Cuts the lists of first heads to a few blocks.

@@ -39,7 +39,9 @@ void TakeListedPages(const LayoutBasis& basis, Layout* layout) {
   store.list_bytes = ListedFromDisk::ListBytes(shape, layout->executor, cut);
   const kv::SelectionBounds bounds =
       BoundsOf(basis.selection, layout->executor.length, shape.kv_heads);
-  layout->executor.listed_frames = format.group_heads * bounds.capacity;
+  // Rows of segments are equally long, the longest with a frame for each block that a group lists.
+  const int64_t groups = CeilDiv(shape.kv_heads, format.group_heads);
+  layout->executor.listed_frames = groups * format.group_heads * bounds.capacity;
 }
 
 // Slabs that hold the pages which a decode step of all sequences lists, each block in one of its

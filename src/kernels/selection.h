@@ -422,7 +422,7 @@ struct AttendBlocksItem {
   int64_t lse_stride = 0;
   int64_t lse_part_stride = 0;
   bool merge = false;
-  std::byte* scratch = nullptr;  // as SelectItem's, perhaps the same
+  std::byte* scratch = nullptr;  // of one row AttendScratchBytes, else as SelectItem's; perhaps its
   DecodeRest rest = {};          // of one row
   // With a rest: o and lse hold the states of all that is listed, as calls without a rest have left
   // them, part by part perhaps. No listed block is read, and the bits are those of one call for

@@ -59,7 +59,17 @@ constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64
          (candidates > 0 ? RowCandidatesBytes(heads, rows, candidates) : 0);
 }
 
-// The same of SummaryKind::kStages and more rows than one; `entries`: the most StageEntries.
+// Of AttendBlocksItem and one row: where segments lie, and a number of each block that may be
+// listed. However many blocks its keys have, a SelectItem's scratch memory holds it, if that was
+// for as many segments and for no fewer blocks than heads list.
+constexpr int64_t AttendScratchBytes(int heads, int64_t capacity, int64_t segments) {
+  constexpr int64_t kLine = 256;
+  return RoundUp(segments * int64_t{sizeof(SegmentPlace)}, kLine) +
+         RoundUp(heads * capacity * int64_t{sizeof(int32_t)}, kLine);
+}
+
+// SelectScratchBytes of SummaryKind::kStages and more rows than one; `entries`: the most
+// StageEntries.
 constexpr int64_t SelectStagesBytes(int heads, int group, int64_t blocks, int64_t segments,
                                     int64_t rows, int64_t entries) {
   constexpr int64_t kLine = 256;

@@ -80,9 +80,8 @@ std::string SayFound(const PlanRequest& request, const Plan& plan) {
 // The same of pages on disk.
 std::string SayListed(const PlanRequest& request, const Plan& plan) {
   return fmt::format(
-      "of the listed pages on disk {:.1f} %, as assumed, are still in host memory, which holds "
-      "those "
-      "of {:.1f} steps",
+      "of the listed pages on disk {:.1f} %, as assumed, are still in host memory, which has room "
+      "for those of {:.1f} steps",
       100.0 * ListedPageShare(request.selection, plan.listed_steps), plan.listed_steps);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
+#include "plan/selection_cost.h"
 
 namespace headway::plan {
 
@@ -244,7 +245,10 @@ Fit FitWithDisk(const PlanRequest& request, const Sizes& sizes, Places places) {
   if (!keeps.ok) return fit;
   keeps.listed_steps =
       static_cast<double>(keeps.listed_slabs) / static_cast<double>(sizes.bytes.listed_slabs);
-  return keeps;
+  // Slabs that make room for these pages go to the disk themselves.
+  const double read = 1.0 - ListedPageShare(request.selection, keeps.listed_steps);
+  return read * static_cast<double>(keeps.slabs[2]) < static_cast<double>(fit.slabs[2]) ? keeps
+                                                                                        : fit;
 }
 
 // With so many layers on the device, and of the others as few on disk as fit: more of them leave

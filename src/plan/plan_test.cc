@@ -256,16 +256,18 @@ TEST(Plan, ADiskNeedsNoHostTier) {
 TEST(Plan, ListedPagesStayInHostMemory) {
   PlanRequest request = Demo(16384);
   const auto costs = request.costs.cache;
-  request.costs.cache = [costs](const CacheChoice& c) {
+  int64_t of_step = 4;
+  request.costs.cache = [costs, &of_step](const CacheChoice& c) {
     CacheBytes bytes = costs(c);
-    bytes.listed_slabs = 4;
+    bytes.listed_slabs = of_step;
     return bytes;
   };
   const auto listed = [&](Budgets budgets) {
     request.budgets = budgets;
     const Result<Plan> plan = MakePlan(request);
     EXPECT_TRUE(plan.ok()) << plan.status().message();
-    EXPECT_EQ(plan->listed_steps, static_cast<double>(plan->listed_slabs) / 4.0);
+    EXPECT_EQ(plan->listed_steps,
+              static_cast<double>(plan->listed_slabs) / static_cast<double>(of_step));
     EXPECT_EQ(BytesOf(*plan, Tier::kHost, "KV: pages from disk"),
               plan->listed_slabs * plan->slab_bytes);
     return *plan;
@@ -277,6 +279,9 @@ TEST(Plan, ListedPagesStayInHostMemory) {
   EXPECT_LT(half.listed_slabs, 8);
   EXPECT_LE(half.listed_slabs, half.slabs[1]);
   EXPECT_LE(half.slabs[1], half.listed_slabs + 1);
+  of_step = 100;  // which would be gone when they are listed again
+  EXPECT_EQ(listed({16 * kMiB, 16 * kMiB, kGiB}).listed_slabs, 0);
+  of_step = 4;
   request.keep_on_host = false;
   EXPECT_EQ(listed({16 * kMiB, 16 * kMiB, kGiB}).listed_slabs, 8);
   EXPECT_EQ(listed({16 * kMiB, 0, kGiB}).listed_slabs, 0);

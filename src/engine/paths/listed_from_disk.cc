@@ -225,7 +225,6 @@ void ListedFromDisk::AddRounds(size_t number) {
 }
 
 Status ListedFromDisk::Attend() {
-  if (items_.empty()) return OkStatus();
   kv::StepReads& reads = context_.store.reads();
   for (const Item& item : items_) {
     if (copies_ != nullptr) Copy(item);

@@ -33,6 +33,7 @@ class ListedFromDisk {
   // `reads` are the slabs of item.keys.segments, and are held in place; both outlive the layer.
   void Add(const AttendBlocksItem& item, std::span<const kv::SlabRead> reads);
   Status Attend();
+  bool empty() const { return items_.empty(); }
 
  private:
   // Lists of some heads in host memory: counts lie behind blocks.

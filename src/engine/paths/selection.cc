@@ -35,9 +35,10 @@ struct ChoiceMemory {
         layers(limits.selection.refresh > 1 ? shape.layers : 1),
         search_layers(limits.selection.SearchRefresh() > 1 ? shape.layers : 1),
         entries(limits.entries) {
-    // At most one head group a head. Attention to pages from disk has their frames beside these.
+    // At most one head group a head. Attention to pages from disk has their frames beside these,
+    // though its blocks are more than those that are chosen among (AttendScratchBytes).
     const int64_t of_group = CeilDiv(limits.length, limits.segment_tokens);
-    const int64_t segments = (of_group + limits.listed_frames) * shape.kv_heads;
+    const int64_t segments = of_group * shape.kv_heads + limits.listed_frames;
     const int64_t blocks = of_group * limits.segment_tokens / limits.selection.summary.block_slots;
     lists = OfHeads(bounds.capacity);
     counts = OfHeads(1);
@@ -102,9 +103,7 @@ class SelectionPath : public AttentionPath {
   bool TakesResident() const override { return true; }
   void Take(int layer, std::vector<SlabRange>* ranges) override;
   void BeginLayer(int layer) override;
-  Status Attend(int /*layer*/, int group) override {
-    return group == 0 ? from_disk_.Attend() : OkStatus();
-  }
+  Status Attend(int layer, int group) override;
 
  private:
   // What is taken of an entry in a layer.
@@ -412,6 +411,13 @@ void SelectionPath::BeginLayer(int layer) {
   for (size_t i = 0; observer != nullptr && i < choices.size(); ++i) {
     observer->OnLists(choices[i].entry, watched_[i], SpansOf(choices[i]));
   }
+}
+
+Status SelectionPath::Attend(int layer, int group) {
+  if (group > 0 || from_disk_.empty()) return OkStatus();
+  Status status = from_disk_.Attend();
+  context_.store.reads().FinishInPlace(ReadsOf(layer));  // these kernels come behind the layer's
+  return status;
 }
 
 int64_t PathBytes(const ModelShape& shape, const ExecutorLimits& limits) {

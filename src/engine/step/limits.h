@@ -21,7 +21,7 @@ struct ExecutorLimits {
   int64_t keys = 0;    // of a head, of any sequence: fewer where tokens were let go; 0: length
   int64_t segment_tokens = 0;
   int page_slots = kDefaultPageSlots;
-  int64_t listed_frames = 0;     // that the listed pages of a head group lie in, if on disk
+  int64_t listed_frames = 0;     // places of frames in a layer's segments, for listed pages on disk
   int64_t gather_tokens = 0;     // StoreOptions::gather_tokens; 0: nothing is recomputed
   int64_t observed_queries = 0;  // of a prompt, the last ones, that are kept
   kv::SaliencePolicy salience;   // if it chooses, there is a path `salient`

@@ -1,5 +1,5 @@
-// Barriers in shared memory: some threads say that they have done something, others wait for it, and
-// neither waits for the others. Compute capability 9.0.
+// Barriers in shared memory: some threads say that they have done something, others wait for it,
+// and neither waits for the others. Compute capability 9.0.
 #ifndef HEADWAY_KERNELS_CUDA_MBARRIER_H_
 #define HEADWAY_KERNELS_CUDA_MBARRIER_H_
 
@@ -7,8 +7,8 @@
 
 namespace headway::cuda {
 
-// Turns are counted from 0; of each, so many arrivals are the end. Threads see what threads wrote to
-// shared memory before they arrived.
+// Turns are counted from 0; of each, so many arrivals are the end. Threads see what threads wrote
+// to shared memory before they arrived.
 class Barrier {
  public:
   // One thread, and a barrier of all behind it.

@@ -398,31 +398,29 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
   work.open_keys = static_cast<int32_t>(item.rest.count);
   work.attended = item.attended ? 1 : 0;
   work.arrived = arrived.data();
-  const SelectionScratch scratch =
-      SelectionScratch::Of(item.scratch, keys.heads, shape.group, keys.blocks,
-                           static_cast<int64_t>(keys.segments.size()));
-  cudaError_t error = MakeTable(stream, keys, &SegmentPlace::slab, scratch.places, work.table);
+  const int64_t segments = std::ssize(keys.segments);
+  auto* const places = reinterpret_cast<const std::byte**>(item.scratch);
+  cudaError_t error = MakeTable(stream, keys, &SegmentPlace::slab, places, work.table);
   if (error != cudaSuccess) return error;
   if (CachesBlocks(shape, item)) {
     work.cache = item.cache;
     work.block_bytes = BlockBytes(shape.format, block_slots);
     work.line_bytes = CacheLineBytes(shape.format, block_slots);
     if (!item.attended && shape.group > AttendGroupMax(shape.format)) {
-      // What the choice had of the scratch memory is free.
-      work.line_of = reinterpret_cast<int32_t*>(scratch.scores);
+      work.line_of = reinterpret_cast<int32_t*>(
+          item.scratch + RoundUp(segments * int64_t{sizeof(SegmentPlace)}, 256));
       error = BringBlocks(stream, RowsOf(shape.format), work);
       if (error != cudaSuccess) return error;
     }
   }
   if (move.inv_freq != nullptr) {
     // Behind places and versions, on 16 bytes.
-    auto* const segments = reinterpret_cast<PlacedSegment*>(
-        scratch.places + 2 * CeilDiv(3 * std::ssize(keys.segments), 4));
+    auto* const placed = reinterpret_cast<PlacedSegment*>(places + 2 * CeilDiv(3 * segments, 4));
     work.inv_freq = move.inv_freq;
     work.rotary_dim = move.rotary_dim;
     work.to = {move.end, move.least};
-    work.segments = segments;
-    error = PlaceSegments(stream, keys, segments);
+    work.segments = placed;
+    error = PlaceSegments(stream, keys, placed);
     if (error != cudaSuccess) return error;
   }
   return ForRows(RowsOf(shape.format),

@@ -104,6 +104,9 @@ Status ListedPages::Await() {
   Round& round = Oldest();
   if (round.read == nullptr) return OkStatus();
   lanes_->HostWait(round.ready);
+  if (!round.read->done && round.read->status.ok()) {
+    round.read->status = Status(StatusCode::kInternal, "reading listed pages came to no end");
+  }
   if (!round.read->status.ok()) {
     for (const uint64_t name : round.names) Forget(name);
   }
