@@ -41,7 +41,7 @@ void AddHipFlags(CLI::App& app, const std::string& sparse, EngineOptions& engine
           "page is full, each a multiple of the next and the last of --sparse-refresh; without it "
           "all stages run for each choice")
       ->type_name("TOKENS,...")
-      ->default_str("none, with --policy infinitehip 16,8");
+      ->default_str("none, with --policy infinitehip 16,8, -fast 32,16 and -flash 96,24");
   AddDefaulted(
       app, sparse, "--hip-outer-keys", &engine.hip_outer_keys, {0, kMaxCount},
       "infinitehip: keys that a head of the first four layers and of the last one chooses; 0: "
@@ -150,7 +150,7 @@ void AddSelectionFlags(CLI::App& app, EngineOptions& engine) {
   AddNumber(app, sparse, "--sparse-refresh", &engine.sparse_refresh, {1, kMaxCount},
             "tokens that one choice is for, in decode and until a page is full: those behind the "
             "first read the same keys, which is faster and less exact")
-      ->default_str("1, with --policy infinitehip 4");
+      ->default_str("1, with --policy infinitehip 4, -fast and -flash 8");
   AddDefaulted(
       app, sparse, "--sparse-candidates-refresh", &engine.sparse_candidates_refresh, {1, kMaxCount},
       "tokens that one search of all keys is for, in decode and until a page is full: it "

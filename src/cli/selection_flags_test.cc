@@ -46,12 +46,12 @@ TEST(SelectionFlags, HelpHasTheirDefaults) {
       {"--sparse-block",
        "16, in very long contexts on GPUs up to 64; with infinitehip 8, with infllm 64"},
       {"--sparse-looks", "1"},
-      {"--sparse-refresh", "1, with --policy infinitehip 4"},
+      {"--sparse-refresh", "1, with --policy infinitehip 4, -fast and -flash 8"},
       {"--sparse-candidates-refresh", "1"},
       {"--sparse-from", "with pages as long as that is predicted to be as fast, else 0"},
       {"--sparse-cache", "what some steps choose"},
       {"--hip-stages", "256:32768,32:8192"},
-      {"--hip-refresh", "none, with --policy infinitehip 16,8"},
+      {"--hip-refresh", "none, with --policy infinitehip 16,8, -fast 32,16 and -flash 96,24"},
       {"--hip-outer-keys", "4096"}};
   for (const auto& [name, text] : defaults) {
     EXPECT_EQ(app->get_option(name)->get_default_str(), text) << name;

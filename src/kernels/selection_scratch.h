@@ -59,7 +59,7 @@ constexpr int64_t SelectScratchBytes(int heads, int group, int64_t blocks, int64
          (candidates > 0 ? RowCandidatesBytes(heads, rows, candidates) : 0);
 }
 
-// Of AttendBlocksItem and one row: where segments lie, and a number of each block that may be
+// Of AttendBlocksItem with a split: where segments lie, and a number of each block that may be
 // listed. However many blocks its keys have, a SelectItem's scratch memory holds it, if that was
 // for as many segments and for no fewer blocks than heads list.
 constexpr int64_t AttendScratchBytes(int heads, int64_t capacity, int64_t segments) {

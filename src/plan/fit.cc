@@ -245,7 +245,8 @@ Fit FitWithDisk(const PlanRequest& request, const Sizes& sizes, Places places) {
   if (!keeps.ok) return fit;
   keeps.listed_steps =
       static_cast<double>(keeps.listed_slabs) / static_cast<double>(sizes.bytes.listed_slabs);
-  // Slabs that make room for these pages go to the disk themselves.
+  // Slabs that make room for these pages go to the disk themselves. Decode alone counts, though
+  // prompts that are read exactly read them all.
   const double read = 1.0 - ListedPageShare(request.selection, keeps.listed_steps);
   return read * static_cast<double>(keeps.slabs[2]) < static_cast<double>(fit.slabs[2]) ? keeps
                                                                                         : fit;

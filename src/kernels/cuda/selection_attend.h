@@ -96,8 +96,8 @@ struct AttendWork {
   BlockCache cache;
   int64_t line_bytes;
   int64_t block_bytes;  // of K, and of V
-  // [heads, blocks of the table]: lines of listed blocks, which an earlier launch has brought, or
-  // -1. Null: who attends brings them.
+  // [heads, capacity]: lines of listed blocks, which an earlier launch has brought, or -1. Null:
+  // who attends brings them.
   int32_t* line_of;
   BlockTable table;
 };

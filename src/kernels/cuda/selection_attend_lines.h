@@ -102,7 +102,7 @@ struct PartLines {
   __device__ void Save(const AttendWork& work, const PartOf& part, int blocks) const {
     for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kWarps * kWarp) {
       const auto line = of[i] == nullptr ? -1 : (of[i] - work.cache.lines) / work.line_bytes;
-      work.line_of[LineOf(work, part, i)] = static_cast<int32_t>(line);
+      work.line_of[PlaceOf(work, part, i)] = static_cast<int32_t>(line);
     }
   }
   // Takes them from there. Has barriers.
@@ -110,18 +110,19 @@ struct PartLines {
   __device__ __noinline__ void Load(const AttendWork& work, const PartOf& part, int blocks) {
     __syncthreads();  // those of the part before are no longer read
     for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kWarps * kWarp) {
-      const int line = __ldcg(work.line_of + LineOf(work, part, i));
+      const int line = __ldcg(work.line_of + PlaceOf(work, part, i));
       of[i] = line < 0 ? nullptr : work.cache.lines + line * work.line_bytes;
     }
     __syncthreads();
   }
 
  private:
-  __device__ static int64_t LineOf(const AttendWork& work, const PartOf& part, int i) {
-    return int64_t{part.head} * work.table.blocks + Listed(work, part, i);
+  // Of a part's block, in its list.
+  __device__ static int64_t PlaceOf(const AttendWork& work, const PartOf& part, int i) {
+    return part.head * work.capacity + part.part * work.split_blocks + i;
   }
   __device__ static int Listed(const AttendWork& work, const PartOf& part, int i) {
-    return __ldcg(work.listed + part.head * work.capacity + part.part * work.split_blocks + i);
+    return __ldcg(work.listed + PlaceOf(work, part, i));
   }
   __device__ void Find(const AttendWork& work, const PartOf& part, int i) {
     of[i] = nullptr;

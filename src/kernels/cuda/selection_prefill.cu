@@ -148,8 +148,8 @@ cudaError_t AttendRows(cudaStream_t stream, const SelectionShape& shape,
   if (const cudaError_t error = PlaceSegments(stream, keys, segments); error != cudaSuccess) {
     return error;
   }
-  // What the choice had of the scratch memory is free. Behind the segments its scores are of at
-  // least four bytes a block, and sums and histograms of 8 KiB a head.
+  // What the choice had of the scratch memory is free: behind the segments, for each head, at least
+  // four bytes of a block and histograms of 8 KiB, or of stages four bytes of a list and more.
   auto* const line_of = reinterpret_cast<int32_t*>(
       item.scratch + RoundUp(std::ssize(keys.segments) * int64_t{sizeof(SegmentPlace)}, 256));
   auto* const order = line_of + RoundUp(keys.heads * keys.blocks, 64);

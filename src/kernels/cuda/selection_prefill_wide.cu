@@ -29,7 +29,7 @@ __device__ void MayChange(WideSum& sum) {
   }
 }
 
-// Begins logits = q · k. `rows` are the warp group's.
+// Begins logits = q · k, of the warp group's rows from `row` on.
 template <DType kType>
 __device__ void BeginLogits(const WideTile& q, const WideTile& k, int row, WideSum& logits) {
   const auto rows = static_cast<uint32_t>(__cvta_generic_to_shared(q.halves[0])) +
@@ -162,12 +162,15 @@ __device__ void AttendToAll(const ListedWork& work, const RowList& list, int gro
   MayChange(sum);
 }
 
+// Kernels here let none behind them start before they end: those are compiled for other GPUs, too,
+// perhaps for none that overlaps kernels, and then do not wait.
+
 // Which lists come first: the longest. They are counted by their tiles, of which few have more than
 // there are counters.
 constexpr int kLengths = 1024;
 __global__ void __launch_bounds__(kLengths)
     OrderLists(const __grid_constant__ ListedWork work, int32_t* order, int lists) {
-  FollowPrevious();
+  WaitForPrevious();
   __shared__ int first[kLengths];  // place in the order, of lists of each length
   __shared__ int of_warps[kLengths / kWarp];
   const int thread = static_cast<int>(threadIdx.x);
@@ -200,7 +203,7 @@ __global__ void __launch_bounds__(kLengths)
 template <DType kType, Rows kRows>
 __global__ void __launch_bounds__(kWideThreads, 1)
     AttendListedWide(const __grid_constant__ ListedWork work, const int32_t* order, int row_tiles) {
-  FollowPrevious();
+  WaitForPrevious();
   extern __shared__ std::byte memory[];
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
   auto& shared = *reinterpret_cast<WideShared*>(memory + (0u - address) % alignof(WideShared));
@@ -242,11 +245,13 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 bool TakesWideTiles(const ListedWork& work) {
   int device = 0;
   int major = 0;
+  int minor = 0;
   return work.head_dim == kWideDim && work.rotary_dim % (2 * kChunk) == 0 &&
          kWideKeys % work.block_slots == 0 && work.rows / work.group <= kWideRowsMost &&
          cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == 9;
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+         major == 9 && minor == 0;
 }
 
 template <DType kType>

@@ -30,10 +30,10 @@ inline constexpr int kBringingRegisters = 56;
 inline constexpr int kPlaces = kWideDim / kChunk;  // of 16 bytes, in a row
 inline constexpr int kTilePlaces = kSwizzledRowBytes / 16;
 inline constexpr int kTileBytes = kWideKeys * kSwizzledRowBytes;
-inline constexpr int kFoundTiles = 4;  // whose strips are found at once
-inline constexpr int kWideFound = kFoundTiles * kWideStrips;
-// Tiles of keys and of values that there is room for: two that products read, and others that are
-// there or on their way.
+inline constexpr int kWideFoundTiles = 4;  // whose strips are found at once
+inline constexpr int kWideFound = kWideFoundTiles * kWideStrips;
+// Tiles of keys and of values that there is room for: those that products read, two of each warp
+// group, perhaps the same, and others that are there or on their way.
 inline constexpr int kRing = 5;
 static_assert(kWideRows == kWideKeys);
 
@@ -67,8 +67,8 @@ struct WideShared {
   Barrier empty[kRing];  // products have read it
 
   // The first strip of a tile, of one of the arrays above.
-  static __device__ int First(int tile) { return tile % kFoundTiles * kWideStrips; }
-  static __device__ int Batch(int tile) { return tile / kFoundTiles % 2; }
+  static __device__ int First(int tile) { return tile % kWideFoundTiles * kWideStrips; }
+  static __device__ int Batch(int tile) { return tile / kWideFoundTiles % 2; }
 };
 
 // A place of the ring, and which turn of its barriers is at hand. Tiles pass in the order in which
@@ -213,7 +213,7 @@ class Bringing {
     int last = 0;     // the place of the keys before
     for (int tile = 0; tile <= tiles; ++tile) {
       // A batch of strips is there, and nobody needs the one before it any more.
-      if (tile % kFoundTiles <= 1) Bringer::Meet();
+      if (tile % kWideFoundTiles <= 1) Bringer::Meet();
       const int place = next_.place;
       if (tile < tiles) Start(shared_.keys, tile, /*come=*/!moves);
       GroupCopies();
@@ -221,9 +221,9 @@ class Bringing {
       last = place;
       if (tile > 0) Start(shared_.values, tile - 1, /*come=*/true);
       GroupCopies();
-      if (tile % kFoundTiles == 0) listed = ListedFrom(work_, list_, tile + kFoundTiles);
-      if (tile % kFoundTiles == 1) {
-        FindWideStrips<kRows>(work_, list_, head_, tile + kFoundTiles - 1, listed, shared_);
+      if (tile % kWideFoundTiles == 0) listed = ListedFrom(work_, list_, tile + kWideFoundTiles);
+      if (tile % kWideFoundTiles == 1) {
+        FindWideStrips<kRows>(work_, list_, head_, tile + kWideFoundTiles - 1, listed, shared_);
       }
     }
   }
