@@ -26,8 +26,8 @@ int64_t SummaryFrames(const LayoutBasis& basis, const kv::CacheFormat& format) {
   return frames;
 }
 
-// Of decode's rounds (ListedFromDisk) two have room: each has of every head of a group the blocks
-// of one state, perhaps in as many pages.
+// Of decode's rounds (ListedFromDisk) two have room: each has at least of every head of a group the
+// blocks of one state, perhaps in as many pages.
 void TakeListedPages(const LayoutBasis& basis, Layout* layout) {
   kv::StoreOptions& store = layout->store;
   const kv::CacheFormat& format = store.format;
@@ -40,8 +40,8 @@ void TakeListedPages(const LayoutBasis& basis, Layout* layout) {
   const kv::SelectionBounds bounds =
       BoundsOf(basis.selection, layout->executor.length, shape.kv_heads);
   // Rows of segments are equally long, the longest with a frame for each block that a group lists.
-  const int64_t groups = CeilDiv(shape.kv_heads, format.group_heads);
-  layout->executor.listed_frames = groups * format.group_heads * bounds.capacity;
+  layout->executor.listed_frames =
+      int64_t{format.max_head_groups()} * format.group_heads * bounds.capacity;
 }
 
 // Slabs that hold the pages which a decode step of all sequences lists, each block in one of its

@@ -9,10 +9,16 @@
 namespace headway::plan {
 namespace {
 
-// One layer and head: 62.5 blocks of 16 keys are listed, in 10,000 pages of 100 keys.
-TEST(SelectionCost, ListedPagesComeFromDisk) {
+// Which reads listed pages of 100 keys from disk.
+Subject ChoosingPages() {
   Subject subject = Choosing();
   subject.selection.page_keys = 100.0;
+  return subject;
+}
+
+// One layer and head: 62.5 blocks of 16 keys are listed, in 10,000 pages of 100 keys.
+TEST(SelectionCost, ListedPagesComeFromDisk) {
+  Subject subject = ChoosingPages();
   MachineProfile machine = Simple();
   const int64_t length = 1'000'000;
   Execution run;
@@ -61,8 +67,7 @@ TEST(SelectionCost, ListedPagesComeFromDisk) {
 // Keys of a page are 20,000 bytes, and so are its values. A profile without the rate of such reads
 // has that of long ones.
 TEST(SelectionCost, PagesFromDiskComeAtTheRateOfSmallReads) {
-  Subject subject = Choosing();
-  subject.selection.page_keys = 100.0;
+  Subject subject = ChoosingPages();
   MachineProfile machine = Simple();
   Execution run;
   run.split = {.resident = 0.0, .disk = 1.0};
@@ -85,8 +90,7 @@ TEST(SelectionCost, PagesFromDiskComeAtTheRateOfSmallReads) {
 
 // Pages that an earlier step listed are read again only where they found no room to stay.
 TEST(SelectionCost, PagesThatStayAreNotReadAgain) {
-  Subject subject = Choosing();
-  subject.selection.page_keys = 100.0;
+  Subject subject = ChoosingPages();
   const MachineProfile machine = Simple();
   Execution run;
   run.split = {.resident = 0.0, .disk = 1.0};
@@ -106,8 +110,7 @@ TEST(SelectionCost, PagesThatStayAreNotReadAgain) {
 
 // Nothing of a layer goes on before the pages that its lists have are there.
 TEST(SelectionCost, ListedPagesAreWaitedFor) {
-  Subject subject = Choosing();
-  subject.selection.page_keys = 100.0;
+  Subject subject = ChoosingPages();
   MachineProfile machine = Simple();
   Execution run;
   run.split = {.resident = 0.0, .disk = 1.0};

@@ -102,8 +102,7 @@ class ListedFromDisk {
   std::vector<Round> rounds_;
   size_t begun_ = 0, done_ = 0;  // of rounds_
   std::array<Lists, 2> lists_;
-  std::vector<int>
-      in_row_;  // of a group's segments, or of frames: where they are in its row, or -1
+  std::vector<int> in_row_;  // of a group's segments, or frames: the place in its row, or -1
   std::vector<AttendBlocksItem> rests_;  // of items, behind their last round
 };
 

@@ -2,26 +2,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matvec_problem.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/tensor_core.h"
 #include "kernels/cuda/warp.h"
 
 namespace headway::cuda {
 namespace {
-
-template <DType kType>
-__device__ inline float2 UnpackPair(uint32_t pair) {
-  if constexpr (kType == DType::kBF16) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
-  } else {
-    __half2 halves;
-    memcpy(&halves, &pair, sizeof(pair));
-    return __half22float2(halves);
-  }
-}
 
 // The 16 bytes of a load as floats.
 template <DType kType>

@@ -30,9 +30,6 @@ __global__ void __launch_bounds__(kSegmentsPerLaunch)
   if (i < work.count) work.to[i] = work.segments[i];
 }
 
-template <DType kType>
-constexpr Rows kPlainRows = kType == DType::kBF16 ? Rows::kBF16 : Rows::kF16;
-
 int64_t TileBytes(Rows rows, int head_dim) {
   switch (rows) {
     case Rows::kInt8:
@@ -79,7 +76,7 @@ cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const Lis
       break;
   }
   if (TakesWideTiles(work)) return LaunchWideTiles<kType>(stream, work, order);
-  return LaunchListedTiles<kType, kPlainRows<kType>>(stream, work);
+  return LaunchListedTiles<kType, kPlainRowsOf<kType>>(stream, work);
 }
 
 }  // namespace

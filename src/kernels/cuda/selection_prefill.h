@@ -14,6 +14,7 @@
 #include "kernels/cuda/selection_attend.h"
 #include "kernels/cuda/selection_attend_parts.h"
 #include "kernels/cuda/selection_attend_rows.h"
+#include "kernels/cuda/tensor_core.h"
 
 namespace headway::cuda {
 
@@ -132,6 +133,17 @@ __device__ ListedStrip FindListedStrip(const ListedWork& work, const RowList& li
   return FindListedStrip<kRows>(work, list, head, index, ListedAt(work, list, index));
 }
 
+// Rotates two neighbouring channels of a key, and those that turn with them, by their two angles.
+template <DType kType>
+__device__ inline void RotatePairs(const float2* angles, uint32_t& low, uint32_t& high) {
+  const float2 x = UnpackPair<kType>(low);
+  const float2 y = UnpackPair<kType>(high);
+  const float2 first = angles[0];
+  const float2 second = angles[1];
+  low = PackPair<kType>(x.x * first.x - y.x * first.y, x.y * second.x - y.y * second.y);
+  high = PackPair<kType>(y.x * first.x + x.x * first.y, y.y * second.x + x.y * second.y);
+}
+
 // Brings what the lists have of host memory to lines, each block once, and says in line_of where it
 // is. Behind it lines are only read until another call.
 cudaError_t BringListed(cudaStream_t stream, Rows rows, const ListedWork& work);
@@ -147,6 +159,8 @@ int64_t ListedTileBytes(int head_dim);
 // `order` has room for a number of each list.
 inline constexpr int64_t kWideRowsMost = int64_t{1} << 17;
 bool TakesWideTiles(const ListedWork& work);
+template <DType kType>
+inline constexpr Rows kPlainRowsOf = kType == DType::kBF16 ? Rows::kBF16 : Rows::kF16;
 template <DType kType>
 cudaError_t LaunchWideTiles(cudaStream_t stream, const ListedWork& work, int32_t* order);
 

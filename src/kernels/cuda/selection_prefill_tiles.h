@@ -216,12 +216,7 @@ __device__ void RotateTile(const ListedWork& work, int tile, ListedShared<kRows,
     for (int i = 2 * lane; i < half; i += 2 * kWarp) {
       auto* const low = reinterpret_cast<uint32_t*>(key + i);
       auto* const high = reinterpret_cast<uint32_t*>(key + half + i);
-      const float2 x = UnpackPair<kType>(*low);
-      const float2 y = UnpackPair<kType>(*high);
-      const float2 first = angles[i];
-      const float2 second = angles[i + 1];
-      *low = PackPair<kType>(x.x * first.x - y.x * first.y, x.y * second.x - y.y * second.y);
-      *high = PackPair<kType>(y.x * first.x + x.x * first.y, y.y * second.x + x.y * second.y);
+      RotatePairs<kType>(&angles[i], *low, *high);
     }
   }
 }

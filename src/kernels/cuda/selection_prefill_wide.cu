@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kLengths)
 }
 
 // Grid: `row_tiles` tiles of the rows of each list, lists in their order.
-template <DType kType, Rows kRows>
+template <DType kType>
 __global__ void __launch_bounds__(kWideThreads, 1)
     AttendListedWide(const __grid_constant__ ListedWork work, const int32_t* order, int row_tiles) {
   WaitForPrevious();
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   if (thread >= kAttending) {
     GiveRegisters<kBringingRegisters>();
     if (list.count > 0) {
-      Bringing<kType, kRows>(work, list, head, shared).All(first_row, end_row);
+      Bringing<kType>(work, list, head, shared).All(first_row, end_row);
     }
     return;
   }
@@ -256,8 +256,7 @@ bool TakesWideTiles(const ListedWork& work) {
 
 template <DType kType>
 cudaError_t LaunchWideTiles(cudaStream_t stream, const ListedWork& work, int32_t* order) {
-  constexpr auto kKernel = AttendListedWide < kType,
-                 kType == DType::kBF16 ? Rows::kBF16 : Rows::kF16 > ;
+  constexpr auto kKernel = AttendListedWide<kType>;
   constexpr int kBytes = sizeof(WideShared) + alignof(WideShared);
   cudaError_t error =
       cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

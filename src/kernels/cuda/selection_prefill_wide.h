@@ -168,12 +168,7 @@ __device__ inline void RotatePiece(std::byte* low_at, std::byte* high_at, const 
   uint32_t* const highs[4] = {&high.x, &high.y, &high.z, &high.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 x = UnpackPair<kType>(*lows[i]);
-    const float2 y = UnpackPair<kType>(*highs[i]);
-    const float2 first = angles[2 * i];
-    const float2 second = angles[2 * i + 1];
-    *lows[i] = PackPair<kType>(x.x * first.x - y.x * first.y, x.y * second.x - y.y * second.y);
-    *highs[i] = PackPair<kType>(y.x * first.x + x.x * first.y, y.y * second.x + x.y * second.y);
+    RotatePairs<kType>(angles + 2 * i, *lows[i], *highs[i]);
   }
   *reinterpret_cast<uint4*>(low_at) = low;
   *reinterpret_cast<uint4*>(high_at) = high;
@@ -198,7 +193,7 @@ __device__ inline void RotateKeys(const ListedWork& work, const int32_t* shifts,
 }
 
 // Brings queries and all that a list has.
-template <DType kType, Rows kRows>
+template <DType kType>
 class Bringing {
  public:
   __device__ Bringing(const ListedWork& work, const RowList& list, int head, WideShared& shared)
@@ -208,7 +203,8 @@ class Bringing {
     const int tiles = WideTilesOf(work_, list_);
     const bool moves = work_.inv_freq != nullptr;
     StartWideQueries(work_, head_, first_row, end_row, shared_.q);
-    FindWideStrips<kRows>(work_, list_, head_, 0, ListedFrom(work_, list_, 0), shared_);
+    FindWideStrips<kPlainRowsOf<kType>>(work_, list_, head_, 0, ListedFrom(work_, list_, 0),
+                                        shared_);
     int listed = -1;  // of the next batch, asked for a tile before it is needed
     int last = 0;     // the place of the keys before
     for (int tile = 0; tile <= tiles; ++tile) {
@@ -223,7 +219,8 @@ class Bringing {
       GroupCopies();
       if (tile % kWideFoundTiles == 0) listed = ListedFrom(work_, list_, tile + kWideFoundTiles);
       if (tile % kWideFoundTiles == 1) {
-        FindWideStrips<kRows>(work_, list_, head_, tile + kWideFoundTiles - 1, listed, shared_);
+        FindWideStrips<kPlainRowsOf<kType>>(work_, list_, head_, tile + kWideFoundTiles - 1, listed,
+                                            shared_);
       }
     }
   }

@@ -30,8 +30,8 @@ __device__ inline uint64_t TileOf(uint32_t address, int next) {
          (address & 0x3FFFF) / 16;
 }
 
-// What other instructions of these threads wrote to shared memory, or cp.async, is there for
-// products behind a barrier.
+// What threads, or cp.async, wrote to shared memory before a barrier is there for products behind
+// this.
 __device__ inline void ShowToProducts() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -79,7 +79,8 @@ class StepReads {
   // All that the compute stream was given so far has run.
   void AwaitCompute();
   // Rounds of pages, of which two may be under way (ListedPages). Begins one, whose places are
-  // written to *places, behind AwaitCompute; waits for the first one; its kernels are enqueued.
+  // written to *places, once the kernels of the one before the last have run; waits for the first
+  // one; its kernels are enqueued.
   void BeginPages(std::span<const PageRead> pages, std::vector<int>* places);
   Status AwaitPages();
   void FinishPages();
