@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/selection_scratch.h"
 
@@ -99,6 +100,7 @@ cudaError_t LookAtSome(cudaStream_t stream, const SelectionShape& shape, const S
   pool.q_stride = item.q_stride;
   pool.turn = RowTurn::On(item.turn).From(first);
   pool.q_dtype = static_cast<int32_t>(shape.activation);
+  pool.straight = pool.turn.rotary_dim == 0 && Aligned(pool.q) && item.q_stride % 8 == 0 ? 1 : 0;
   pool.scale = shape.scale;
   cudaError_t error = PoolQueries(stream, shape.summary.kind, pool);
   if (error != cudaSuccess) return error;

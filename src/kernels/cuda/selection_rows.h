@@ -81,6 +81,7 @@ struct PoolWork {
   int64_t q_stride;
   RowTurn turn;
   int32_t q_dtype;
+  int32_t straight;  // 1: queries are not turned, and four of their channels may be loaded at once
   float scale;
 };
 cudaError_t PoolQueries(cudaStream_t stream, SummaryKind kind, const PoolWork& work);
@@ -91,6 +92,7 @@ struct ScoreRowsWork {
   int64_t codes_head_stride;
   int64_t scales_offset;
   int64_t scales_head_stride;
+  int32_t tile_blocks;  // entries that a block of threads scores; ScoreRows sets it
   BlockTable table;
 };
 static_assert(sizeof(ScoreRowsWork) <= 4096);

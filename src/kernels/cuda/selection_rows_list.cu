@@ -55,14 +55,23 @@ __global__ void __launch_bounds__(kThreads) Weigh(const __grid_constant__ RowsWo
     tops[i] = __uint_as_float(OfOrderedBits(__ldcg(work.scratch.tops + query_head * kPools + i)));
   }
   uint64_t sums[kPools] = {};
-  for (int block = tile + thread; block < end; block += kThreads) {
-    PoolWords words = PoolWords::Load(scores + int64_t{block} * kPools);
+  // All of a thread's scores are under way before the first weight is written.
+  PoolWords words[kTileBlocks / kThreads];
+#pragma unroll
+  for (int round = 0; round < kTileBlocks / kThreads; ++round) {
+    const int block = min(tile + round * kThreads + thread, end - 1);
+    words[round] = PoolWords::Load(scores + int64_t{block} * kPools);
+  }
+#pragma unroll
+  for (int round = 0; round < kTileBlocks / kThreads; ++round) {
+    const int block = tile + round * kThreads + thread;
+    if (block >= end) break;
 #pragma unroll
     for (int i = 0; i < kPools; ++i) {
-      words.of[i] = ShareWeightOf(tops[i], __uint_as_float(words.of[i]));
-      sums[i] += words.of[i];
+      words[round].of[i] = ShareWeightOf(tops[i], __uint_as_float(words[round].of[i]));
+      sums[i] += words[round].of[i];
     }
-    words.Store(scores + int64_t{block} * kPools);
+    words[round].Store(scores + int64_t{block} * kPools);
   }
 #pragma unroll
   for (int i = 0; i < kPools; ++i) {
@@ -148,7 +157,9 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
   for (int entry = tile + thread; entry < end; entry += kThreads) {
     const bool far = entry >= work.far_begin && entry < far_end;
     float worth[kLists] = {};
-    for (int member = 0; far && member < work.group; ++member) {
+    const int members = far ? work.group : 0;
+#pragma unroll 4
+    for (int member = 0; member < members; ++member) {
       const auto of_entry =
           PoolWords::Load(weights + (int64_t{member} * work.entries + entry) * kPools);
 #pragma unroll

@@ -1,7 +1,8 @@
 // Pooled queries of bands of rows, as codes: a warp makes those of a pool of a query head.
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launch.h"
@@ -13,49 +14,105 @@
 namespace headway::cuda {
 namespace {
 
-constexpr int kOfLane = kHeadDimMax / kWarp;
+constexpr int kFour = 4;  // neighbouring channels of a lane, which are loaded and stored together
+
+// A lane's channels: kOfLane / 4 times four, kWarp fours apart.
+__device__ int FirstOfFour(int four) {
+  return (four * kWarp + static_cast<int>(threadIdx.x) % kWarp) * kFour;
+}
 
 template <DType kType>
-__device__ float QueryAt(const PoolWork& work, int64_t index) {
-  return AsFloat(static_cast<const typename ElementOf<kType>::Type*>(work.q)[index]);
+__device__ void LoadFour(const PoolWork& work, int64_t index, float (&x)[kFour]) {
+  using Element = typename ElementOf<kType>::Type;
+  using Vector = std::conditional_t<sizeof(Element) == 2, uint2, uint4>;
+  const Vector vector =
+      *reinterpret_cast<const Vector*>(static_cast<const Element*>(work.q) + index);
+  Element raw[kFour];
+  memcpy(raw, &vector, sizeof(raw));
+#pragma unroll
+  for (int i = 0; i < kFour; ++i) x[i] = AsFloat(raw[i]);
+}
+
+template <DType kType>
+__device__ void TurnFour(const PoolWork& work, int row, int64_t first, int channel,
+                         float (&x)[kFour]) {
+  const auto* const q = static_cast<const typename ElementOf<kType>::Type*>(work.q) + first;
+#pragma unroll
+  for (int i = 0; i < kFour; ++i) {
+    x[i] = work.turn.At(row, channel + i, [q](int at) { return AsFloat(q[at]); });
+  }
 }
 
 // A lane's channels of a pool: means of the rows and of their squares.
+template <int kOfLane>
 struct PooledChannels {
-  float mean[kOfLane];
-  float squares[kOfLane];
+  static constexpr int kFours = kOfLane / kFour;
+  float mean[kFours][kFour];
+  float squares[kFours][kFour];
 
   template <DType kType>
   __device__ void Make(const PoolWork& work, int begin, int end, int64_t query_head) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) mean[i] = squares[i] = 0.0f;
-#pragma unroll 4
-    for (int row = begin; row < end; ++row) {
-      const int64_t first = row * work.q_stride + query_head * work.rows.head_dim;
-#pragma unroll
-      for (int i = 0; i < kOfLane; ++i) {
-        const int channel = lane + i * kWarp;
-        if (channel >= work.rows.head_dim) break;
-        const float x =
-            work.turn.At(row, channel, [&](int at) { return QueryAt<kType>(work, first + at); });
-        mean[i] += x;
-        squares[i] += x * x;
-      }
+    const auto first = [&](int row) {
+      return row * work.q_stride + query_head * work.rows.head_dim;
+    };
+    if (work.straight != 0) {
+      Add<8>(work, begin, end, [&](int row, int channel, float(&x)[kFour]) {
+        LoadFour<kType>(work, first(row) + channel, x);
+      });
+    } else {
+      Add<1>(work, begin, end, [&](int row, int channel, float(&x)[kFour]) {
+        TurnFour<kType>(work, row, first(row), channel, x);
+      });
     }
     const float share = 1.0f / static_cast<float>(end - begin);
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      mean[i] *= share;
-      squares[i] *= share;
+    for (int four = 0; four < kFours; ++four) {
+      const bool there = FirstOfFour(four) < work.rows.head_dim;
+#pragma unroll
+      for (int i = 0; i < kFour; ++i) {
+        mean[four][i] = there ? mean[four][i] * share : 0.0f;
+        squares[four][i] = there ? squares[four][i] * share : 0.0f;
+      }
+    }
+  }
+
+  // Adds rows one after the other; so many are loaded at once, the last row and the last channels
+  // again where there are no more, so that no load waits for a branch.
+  template <int kAtOnce, typename LoadRow>
+  __device__ void Add(const PoolWork& work, int begin, int end, const LoadRow& load) {
+    for (int row = begin; row < end; row += kAtOnce) {
+      float x[kAtOnce][kFours][kFour];
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+#pragma unroll
+        for (int four = 0; four < kFours; ++four) {
+          load(min(row + r, end - 1), min(FirstOfFour(four), work.rows.head_dim - kFour),
+               x[r][four]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+        if (row + r >= end) break;
+#pragma unroll
+        for (int four = 0; four < kFours; ++four) {
+#pragma unroll
+          for (int i = 0; i < kFour; ++i) {
+            mean[four][i] += x[r][four][i];
+            squares[four][i] += x[r][four][i] * x[r][four][i];
+          }
+        }
+      }
     }
   }
 };
 
-__device__ selection::RowScale ScaleOfWarp(const float (&x)[kOfLane]) {
+template <int kFours>
+__device__ selection::RowScale ScaleOfWarp(const float (&x)[kFours][kFour]) {
   uint32_t largest = 0;
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) largest = max(largest, selection::SizeBits(x[i]));
+  for (int i = 0; i < kFours * kFour; ++i) {
+    largest = max(largest, selection::SizeBits(x[i / kFour][i % kFour]));
+  }
   return selection::ScaleOf(__uint_as_float(__reduce_max_sync(kAllLanes, largest)),
                             selection::kQueryLevels);
 }
@@ -64,7 +121,7 @@ __device__ int32_t CodeOf(float x, const selection::RowScale& scale) {
   return scale.scale == 0.0f ? 0 : selection::Nearest(x * scale.inverse);
 }
 
-template <SummaryKind kKind, DType kType>
+template <SummaryKind kKind, DType kType, int kOfLane>
 __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ PoolWork work) {
   FollowPrevious();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -88,31 +145,40 @@ __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ Po
   // The last band may have fewer pools: their scores are made like others, and not used.
   const int begin = (band * kPools + pool) * work.rows.pool_rows;
   const int end = min(work.rows.rows, begin + work.rows.pool_rows);
-  PooledChannels channels = {};
+  PooledChannels<kOfLane> channels = {};
   if (begin < end) {
-    channels.Make<kType>(work, begin, end, int64_t{head} * work.rows.group + member);
+    channels.template Make<kType>(work, begin, end, int64_t{head} * work.rows.group + member);
   }
   const selection::RowScale scale = ScaleOfWarp(channels.mean);
   const selection::RowScale square_scale = ScaleOfWarp(channels.squares);
   uint8_t* const codes =
       scratch.codes + (query_head * kCodeParts * kPools + pool) * work.rows.head_dim;
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) {
-    const int channel = lane + i * kWarp;
+  for (int four = 0; four < kOfLane / kFour; ++four) {
+    const int channel = FirstOfFour(four);
     if (channel >= work.rows.head_dim) break;
-    const auto set = [&](int row, int32_t code) {
-      const int64_t apart = int64_t{kPools} * work.rows.head_dim;
-      codes[CodePart(row, 0) * apart + channel] = static_cast<uint8_t>(code >> 8);
-      codes[CodePart(row, 1) * apart + channel] = static_cast<uint8_t>(code & 0xFF);
+    uint32_t words[kCodeParts] = {};
+    const auto set = [&](int i, int row, int32_t code) {
+      const auto bits = static_cast<uint32_t>(code);
+      words[CodePart(row, 0)] |= (bits >> 8 & 0xFFu) << 8 * i;
+      words[CodePart(row, 1)] |= (bits & 0xFFu) << 8 * i;
     };
-    const int32_t code = CodeOf(channels.mean[i], scale);
-    if constexpr (kKind == SummaryKind::kMoments) {
-      set(0, code);
-      set(1, CodeOf(channels.squares[i], square_scale));
-    } else {
-      // max(q·least, q·greatest) is q·least of a negative q, and q·greatest of any other.
-      set(0, min(code, 0));
-      set(1, max(code, 0));
+#pragma unroll
+    for (int i = 0; i < kFour; ++i) {
+      const int32_t code = CodeOf(channels.mean[four][i], scale);
+      if constexpr (kKind == SummaryKind::kMoments) {
+        set(i, 0, code);
+        set(i, 1, CodeOf(channels.squares[four][i], square_scale));
+      } else {
+        // max(q·least, q·greatest) is q·least of a negative q, and q·greatest of any other.
+        set(i, 0, min(code, 0));
+        set(i, 1, max(code, 0));
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < kCodeParts; ++part) {
+      const int64_t apart = int64_t{kPools} * work.rows.head_dim;
+      *reinterpret_cast<uint32_t*>(codes + part * apart + channel) = words[part];
     }
   }
   if (lane == 0) {
@@ -121,14 +187,21 @@ __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ Po
   }
 }
 
+template <DType kType, int kOfLane>
+auto PoolOfKind(SummaryKind kind) {
+  return kind == SummaryKind::kMoments ? Pool<SummaryKind::kMoments, kType, kOfLane>
+                                       : Pool<SummaryKind::kBoxes, kType, kOfLane>;
+}
+
 }  // namespace
 
 cudaError_t PoolQueries(cudaStream_t stream, SummaryKind kind, const PoolWork& work) {
   const dim3 grid(static_cast<unsigned>(work.rows.group), static_cast<unsigned>(work.rows.heads),
                   static_cast<unsigned>(work.rows.bands));
   return WithDType(static_cast<DType>(work.q_dtype), [&](auto dtype) {
-    const auto kernel = kind == SummaryKind::kMoments ? Pool<SummaryKind::kMoments, dtype.kValue>
-                                                      : Pool<SummaryKind::kBoxes, dtype.kValue>;
+    const auto kernel = work.rows.head_dim <= 4 * kWarp
+                            ? PoolOfKind<dtype.kValue, 4>(kind)
+                            : PoolOfKind<dtype.kValue, kHeadDimMax / kWarp>(kind);
     return LaunchKernel(kernel, grid, kPools * kWarp, 0, stream, work);
   });
 }

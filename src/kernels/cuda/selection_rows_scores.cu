@@ -18,8 +18,7 @@ namespace {
 
 constexpr int kScoreWarps = 8;
 constexpr int kThreads = kScoreWarps * kWarp;
-constexpr int kQueryHeads = 8;    // that a block of threads has at once, of one KV head
-constexpr int kTileBlocks = 512;  // entries of a KV head that it scores
+constexpr int kOfMultiprocessor = 2;  // blocks of threads that it has at once
 static_assert(kPools == 8);       // columns of a product
 
 template <int kDim>
@@ -27,6 +26,8 @@ struct RowsShape {
   static constexpr int kTiles = kDim <= 128 ? 2 : 1;  // of 16 blocks that a warp has at once
   static constexpr int kBlocks = 16 * kTiles;
   static constexpr int kWords = kDim / 16;  // of a lane, of a row of codes
+  // That a block of threads has at once, of one KV head: shared memory holds those of two blocks.
+  static constexpr int kQueryHeads = kDim <= 128 ? 16 : 8;
   // Between rows of codes in shared memory: 16 bytes of 2 x 4 lanes lie in different banks.
   static constexpr int kStride = kDim == 64 ? kDim : kDim + 64;
 };
@@ -34,6 +35,7 @@ struct RowsShape {
 // The codes of some query heads of one KV head.
 template <int kDim>
 struct SharedQueries {
+  static constexpr int kQueryHeads = RowsShape<kDim>::kQueryHeads;
   alignas(16) uint8_t codes[kQueryHeads][kCodeParts][kPools][RowsShape<kDim>::kStride];
   selection::QueryFactors factors[kQueryHeads][kPools];
   uint32_t tops[kQueryHeads][kPools];
@@ -81,15 +83,25 @@ struct BlockRows {
   uint32_t words[Shape::kTiles][2][2][Shape::kWords];  // [row of codes][upper, lower]
   float2 scales[Shape::kTiles][2];
 
-  // From entry `begin` of a head on; what is behind the last one is 0.
-  __device__ void Load(const ScoreRowsWork& work, const ScoredEntries& entries, int begin) {
+  // Of each of a lane's rows its block, from entry `begin` on; -1 behind the last one.
+  struct Blocks {
+    int of[2 * Shape::kTiles];
+  };
+  __device__ static Blocks Find(const RowsWork& work, const ScoredEntries& entries, int begin) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    Blocks blocks;
 #pragma unroll
     for (int i = 0; i < 2 * Shape::kTiles; ++i) {
       const int entry = begin + i * 8 + lane / 4;
-      LoadBlock(work, entries.head,
-                entry < entries.count ? work.rows.BlockAt(entries.list, entry) : -1, i / 2, i % 2);
+      blocks.of[i] = entry < entries.count ? work.BlockAt(entries.list, entry) : -1;
     }
+    return blocks;
+  }
+
+  // What is behind the last one is 0.
+  __device__ void Load(const ScoreRowsWork& work, int head, const Blocks& blocks) {
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kTiles; ++i) LoadBlock(work, head, blocks.of[i], i / 2, i % 2);
   }
 
  private:
@@ -206,6 +218,7 @@ __device__ void ScoreQueryHead(const BlockRows<kDim, kLoad>& blocks, int begin, 
 
 // Query heads of a block of threads: of several bands, or where there are candidates, which are
 // those of a list, of one.
+template <int kQueryHeads>
 struct ScoredQueries {
   int first;  // counted over all bands
   int count;
@@ -223,25 +236,29 @@ struct ScoredQueries {
 
 // Grid: tiles of a head's entries, heads, query heads of all bands.
 template <SummaryKind kKind, int kDim, int kLoad>
-__global__ void __launch_bounds__(kThreads, 2) Scores(const __grid_constant__ ScoreRowsWork work) {
+__global__ void __launch_bounds__(kThreads, kOfMultiprocessor)
+    Scores(const __grid_constant__ ScoreRowsWork work) {
   using Shape = RowsShape<kDim>;
   FollowPrevious();
   extern __shared__ uint4 memory[];
   auto& queries = *reinterpret_cast<SharedQueries<kDim>*>(memory);
   const int head = static_cast<int>(blockIdx.y);
-  const auto [first, count] = ScoredQueries::Of(work.rows, static_cast<int>(blockIdx.z));
+  const auto [first, count] =
+      ScoredQueries<Shape::kQueryHeads>::Of(work.rows, static_cast<int>(blockIdx.z));
   const int64_t list = int64_t{first / work.rows.group} * work.rows.heads + head;
   const ScoredEntries entries = {head, list, work.rows.Entries(list)};
-  const int tile = static_cast<int>(blockIdx.x) * kTileBlocks;
+  const int tile = static_cast<int>(blockIdx.x) * work.tile_blocks;
   if (tile >= entries.count) return;
-  const int end = min(entries.count, tile + kTileBlocks);
+  const int end = min(entries.count, tile + work.tile_blocks);
+  constexpr int kApart = kScoreWarps * Shape::kBlocks;
+  int begin = tile + static_cast<int>(threadIdx.x) / kWarp * Shape::kBlocks;
+  using Rows = BlockRows<kDim, kLoad>;
+  Rows blocks;
+  blocks.Load(work, head, Rows::Find(work.rows, entries, begin));
   queries.Load(work.rows, head, first, count);
   __syncthreads();
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  for (int begin = tile + warp * Shape::kBlocks; begin < end;
-       begin += kScoreWarps * Shape::kBlocks) {
-    BlockRows<kDim, kLoad> blocks;
-    blocks.Load(work, entries, begin);
+  for (; begin < end; begin += kApart) {
+    const auto next = Rows::Find(work.rows, entries, begin + kApart);
 #pragma unroll 1
     for (int query = 0; query < count; ++query) {
       const int64_t query_head = queries.QueryHead(work.rows, head, first + query);
@@ -249,6 +266,7 @@ __global__ void __launch_bounds__(kThreads, 2) Scores(const __grid_constant__ Sc
                             work.rows.scratch.scores + query_head * work.rows.entries * kPools,
                             queries);
     }
+    if (begin + kApart < end) blocks.Load(work, head, next);
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count * kPools; i += kThreads) {
@@ -259,16 +277,20 @@ __global__ void __launch_bounds__(kThreads, 2) Scores(const __grid_constant__ Sc
 }
 
 template <SummaryKind kKind, int kDim, int kLoad>
-cudaError_t LaunchScores(cudaStream_t stream, const ScoreRowsWork& work) {
+cudaError_t LaunchScores(cudaStream_t stream, ScoreRowsWork work) {
   constexpr auto kKernel = Scores<kKind, kDim, kLoad>;
   constexpr int kBytes = sizeof(SharedQueries<kDim>);
   const cudaError_t error =
       cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   const RowsWork& rows = work.rows;
+  constexpr int kQueryHeads = RowsShape<kDim>::kQueryHeads;
   const int queries = rows.among.blocks == nullptr ? CeilDiv(rows.bands * rows.group, kQueryHeads)
                                                    : rows.bands * CeilDiv(rows.group, kQueryHeads);
-  const dim3 grid(static_cast<unsigned>(CeilDiv(rows.entries, kTileBlocks)),
+  // As many tiles as fill the device once, of whole rounds of a block's warps.
+  const int tiles = std::max(1, kOfMultiprocessor * Multiprocessors() / (rows.heads * queries));
+  work.tile_blocks = RoundUp(CeilDiv(rows.entries, tiles), kScoreWarps * RowsShape<kDim>::kBlocks);
+  const dim3 grid(static_cast<unsigned>(CeilDiv(rows.entries, work.tile_blocks)),
                   static_cast<unsigned>(rows.heads), static_cast<unsigned>(queries));
   return LaunchKernel(kKernel, grid, kThreads, kBytes, stream, work);
 }
