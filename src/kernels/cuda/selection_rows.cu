@@ -52,7 +52,8 @@ RowsScratch ScratchOf(std::byte* memory, const RowsWork& work) {
   scratch.factors = reinterpret_cast<selection::QueryFactors*>(take(pooled * 8));
   scratch.sums = reinterpret_cast<uint64_t*>(take(pooled * 8));
   scratch.tops = reinterpret_cast<uint32_t*>(take(pooled * 4));
-  scratch.codes = reinterpret_cast<uint8_t*>(take(pooled * kCodeParts * work.head_dim));
+  scratch.codes =
+      reinterpret_cast<uint32_t*>(take(pooled * kCodeParts * RowCodesDim(work.head_dim)));
   scratch.worths = reinterpret_cast<uint16_t*>(memory);
   return scratch;
 }
@@ -102,12 +103,13 @@ cudaError_t LookAtSome(cudaStream_t stream, const SelectionShape& shape, const S
   pool.q_dtype = static_cast<int32_t>(shape.activation);
   pool.straight = pool.turn.rotary_dim == 0 && Aligned(pool.q) && item.q_stride % 8 == 0 ? 1 : 0;
   pool.scale = shape.scale;
-  cudaError_t error = PoolQueries(stream, shape.summary.kind, pool);
-  if (error != cudaSuccess) return error;
-  score.rows = list.rows;
   const CodeLoads loads = SummariesAligned(item.keys, shape.format.head_dim, 16)
                               ? CodeLoads::kBytes16
                               : CodeLoads::kBytes8;
+  pool.load_words = loads == CodeLoads::kBytes16 ? 4 : 2;
+  cudaError_t error = PoolQueries(stream, shape.summary.kind, pool);
+  if (error != cudaSuccess) return error;
+  score.rows = list.rows;
   error = ScoreRows(stream, shape.summary.kind, loads, score);
   return error == cudaSuccess ? ListRows(stream, list) : error;
 }

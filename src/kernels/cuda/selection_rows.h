@@ -14,6 +14,7 @@
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_top_p.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/selection.h"
 #include "kernels/selection_math.h"
 
@@ -28,11 +29,17 @@ static_assert(kSelectRows % kSearchRows == 0 && kSearchRows % kPoolRows == 0);
 // ones, of what the first row of a summary is multiplied by and of what the second is.
 inline constexpr int kCodeParts = 4;
 constexpr int CodePart(int row, int low) { return row * 2 + low; }
+// Their channels, with zeros behind the head's.
+__host__ __device__ constexpr int RowCodesDim(int head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : kHeadDimMax;
+}
 
 // Scratch memory of some bands; a query head of a band is [band, KV head, member of the group]. A
 // list is that of a block of rows and KV head [blocks of rows, KV heads].
 struct RowsScratch {
-  uint8_t* codes;                    // [query heads, kCodeParts, kPools, head_dim]
+  // [query heads, kCodeParts, steps of 32 channels, kPools, lanes of a row, words]: two words that
+  // are a lane's factors of a product (code_products.h).
+  uint32_t* codes;
   selection::QueryFactors* factors;  // [query heads, kPools]
   uint64_t* sums;                    // of weights [query heads, kPools]
   uint32_t* tops;                    // the largest scores [query heads, kPools], as OrderedBits
@@ -82,6 +89,7 @@ struct PoolWork {
   RowTurn turn;
   int32_t q_dtype;
   int32_t straight;  // 1: queries are not turned, and four of their channels may be loaded at once
+  int32_t load_words;  // CodeLoads, in words of four codes
   float scale;
 };
 cudaError_t PoolQueries(cudaStream_t stream, SummaryKind kind, const PoolWork& work);

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kTileBlocks = 1024;              // entries of a block of threads
+constexpr int kTileBlocks = 1024;              // entries that a block of threads weighs
+constexpr int kValueBlocks = 512;              // and whose worth it finds
 constexpr int kNone = selection::kWorthCodes;  // the code of a block that is not far: above all
 static_assert(kPools == 8);
 
@@ -105,7 +106,7 @@ __device__ float LargestShare(const PoolWords& weights, const float (&sums)[kPoo
 }
 
 // How often each code is there among a tile's entries, two codes to a word.
-static_assert(kTileBlocks < 1 << 16);
+static_assert(kValueBlocks < 1 << 16);
 struct TileHistogram {
   uint32_t words[selection::kWorthCodes / 2];
 
@@ -136,10 +137,10 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
   const int64_t band_head = blockIdx.y;
   const auto band = static_cast<int>(band_head / work.heads);
   const int64_t first = (int64_t{band} * kLists) * work.heads + band_head % work.heads;  // list
-  const int tile = static_cast<int>(blockIdx.x) * kTileBlocks;
+  const int tile = static_cast<int>(blockIdx.x) * kValueBlocks;
   const int count = work.Entries(first);  // of one list where there are candidates
   if (tile >= count) return;
-  const int end = min(count, tile + kTileBlocks);
+  const int end = min(count, tile + kValueBlocks);
   const int far_end = work.FarEnd(count);
   const int pools = work.Pools(band);
 #pragma unroll
@@ -345,14 +346,16 @@ __global__ void __launch_bounds__(kListThreads) List(const __grid_constant__ Lis
 
 cudaError_t ListRows(cudaStream_t stream, const ListRowsWork& work) {
   const RowsWork& rows = work.rows;
-  const auto tiles = static_cast<unsigned>(CeilDiv(rows.entries, kTileBlocks));
+  const auto tiles = [&rows](int blocks) {
+    return static_cast<unsigned>(CeilDiv(rows.entries, blocks));
+  };
   const auto band_heads = static_cast<unsigned>(rows.bands * rows.heads);
   cudaError_t error =
-      LaunchKernel(Weigh, dim3(tiles, band_heads * static_cast<unsigned>(rows.group)), kThreads, 0,
+      LaunchKernel(Weigh, dim3(tiles(kTileBlocks), band_heads * static_cast<unsigned>(rows.group)), kThreads, 0,
                    stream, rows);
   if (error != cudaSuccess) return error;
   const auto value = rows.band_lists == 1 ? Value<1> : Value<kSearchLists>;
-  error = LaunchKernel(value, dim3(tiles, band_heads), kThreads, 0, stream, rows);
+  error = LaunchKernel(value, dim3(tiles(kValueBlocks), band_heads), kThreads, 0, stream, rows);
   if (error != cudaSuccess) return error;
   // The last band may have fewer lists.
   const int64_t row_blocks = CeilDiv(int64_t{rows.rows}, kSelectRows);

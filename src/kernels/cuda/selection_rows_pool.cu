@@ -117,6 +117,14 @@ __device__ selection::RowScale ScaleOfWarp(const float (&x)[kFours][kFour]) {
                             selection::kQueryLevels);
 }
 
+// Where word `word` of a pool's row of codes lies in its part: CodeWordAt, by lanes.
+__device__ int PlaceOfCodes(const PoolWork& work, int pool, int word) {
+  const int of_load = word % work.load_words;
+  const int column = word / work.load_words % 4;
+  const int of_lane = word / work.load_words / 4 * work.load_words + of_load;
+  return ((of_lane / 2 * kPools + pool) * 4 + column) * 2 + of_lane % 2;
+}
+
 __device__ int32_t CodeOf(float x, const selection::RowScale& scale) {
   return scale.scale == 0.0f ? 0 : selection::Nearest(x * scale.inverse);
 }
@@ -151,12 +159,12 @@ __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ Po
   }
   const selection::RowScale scale = ScaleOfWarp(channels.mean);
   const selection::RowScale square_scale = ScaleOfWarp(channels.squares);
-  uint8_t* const codes =
-      scratch.codes + (query_head * kCodeParts * kPools + pool) * work.rows.head_dim;
+  const int words_of_part = RowCodesDim(work.rows.head_dim) / kFour * kPools;
+  uint32_t* const codes = scratch.codes + query_head * kCodeParts * words_of_part;
 #pragma unroll
   for (int four = 0; four < kOfLane / kFour; ++four) {
     const int channel = FirstOfFour(four);
-    if (channel >= work.rows.head_dim) break;
+    if (channel >= RowCodesDim(work.rows.head_dim)) break;
     uint32_t words[kCodeParts] = {};
     const auto set = [&](int i, int row, int32_t code) {
       const auto bits = static_cast<uint32_t>(code);
@@ -177,8 +185,7 @@ __global__ void __launch_bounds__(kPools* kWarp) Pool(const __grid_constant__ Po
     }
 #pragma unroll
     for (int part = 0; part < kCodeParts; ++part) {
-      const int64_t apart = int64_t{kPools} * work.rows.head_dim;
-      *reinterpret_cast<uint32_t*>(codes + part * apart + channel) = words[part];
+      codes[part * words_of_part + PlaceOfCodes(work, pool, channel / kFour)] = words[part];
     }
   }
   if (lane == 0) {

@@ -1,6 +1,6 @@
-// Scores of blocks for the pooled queries of bands of rows: the products of selection_scores.cu,
-// with the pooled queries of a query head as the columns of a product. A warp keeps the codes of
-// some blocks in registers for all query heads that its block of threads has in shared memory.
+// Scores of blocks for the pooled queries of bands of rows, on tensor cores: the pools of two query
+// heads are the rows of a product, and blocks its columns. A warp keeps the codes of some blocks in
+// registers for all query heads that its block of threads has in shared memory.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,259 +19,283 @@ namespace {
 constexpr int kScoreWarps = 8;
 constexpr int kThreads = kScoreWarps * kWarp;
 constexpr int kOfMultiprocessor = 2;  // blocks of threads that it has at once
-static_assert(kPools == 8);       // columns of a product
+constexpr int kColumns = 8;           // blocks of a product
+static_assert(2 * kPools == 16);      // its rows
 
 template <int kDim>
 struct RowsShape {
-  static constexpr int kTiles = kDim <= 128 ? 2 : 1;  // of 16 blocks that a warp has at once
-  static constexpr int kBlocks = 16 * kTiles;
+  static constexpr int kTiles = kDim <= 128 ? 4 : 2;  // of a product's blocks, that a warp has
+  static constexpr int kBlocks = kColumns * kTiles;
   static constexpr int kWords = kDim / 16;  // of a lane, of a row of codes
-  // That a block of threads has at once, of one KV head: shared memory holds those of two blocks.
-  static constexpr int kQueryHeads = kDim <= 128 ? 16 : 8;
-  // Between rows of codes in shared memory: 16 bytes of 2 x 4 lanes lie in different banks.
-  static constexpr int kStride = kDim == 64 ? kDim : kDim + 64;
+  static constexpr int kSteps = kWords / 2;
+  // Pairs of query heads that a block of threads has at once, of one KV head: shared memory holds
+  // those of two blocks.
+  static constexpr int kPairs = kDim <= 128 ? 8 : 4;
 };
 
-// The codes of some query heads of one KV head.
+// Query heads of a block of threads, of one KV head: of several bands, or where there are
+// candidates, which are those of a list, of one.
+struct ScoredQueries {
+  int first;  // counted over all bands
+  int count;
+
+  __device__ static ScoredQueries Of(const RowsWork& work, int index, int at_once) {
+    if (work.among.blocks == nullptr) {
+      const int first = index * at_once;
+      return {first, min(at_once, work.bands * work.group - first)};
+    }
+    const int of_band = (work.group + at_once - 1) / at_once;
+    const int member = index % of_band * at_once;
+    return {index / of_band * work.group + member, min(at_once, work.group - member)};
+  }
+};
+
+// Pairs of query heads of one KV head.
 template <int kDim>
 struct SharedQueries {
-  static constexpr int kQueryHeads = RowsShape<kDim>::kQueryHeads;
-  alignas(16) uint8_t codes[kQueryHeads][kCodeParts][kPools][RowsShape<kDim>::kStride];
-  selection::QueryFactors factors[kQueryHeads][kPools];
-  uint32_t tops[kQueryHeads][kPools];
+  using Shape = RowsShape<kDim>;
+  static constexpr int kHeads = 2 * Shape::kPairs;
+  static constexpr int kPieces = kCodeParts * Shape::kSteps * kWarp;  // of a query head
+  // A lane's factors of a step: pool lane / 4 of the first of two heads and of the second one.
+  uint4 codes[Shape::kPairs][kCodeParts][Shape::kSteps][kWarp];
+  int64_t heads[kHeads];
+  selection::QueryFactors factors[kHeads][kPools];
+  uint32_t tops[kHeads][kPools];
+  alignas(16) float2 scales[kScoreWarps][Shape::kBlocks];  // of a warp's blocks
 
-  // `first` and `count` are query heads of KV head `head`, counted over all bands.
-  __device__ void Load(const RowsWork& work, int head, int first, int count) {
-    constexpr int kPieces = kDim / 8;
-    constexpr int kRows = kCodeParts * kPools;
+  // Has barriers.
+  __device__ void Load(const RowsWork& work, int head, const ScoredQueries& scored) {
     const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < count * kRows * kPieces; i += kThreads) {
-      const int at = i % kPieces * 8;
-      const int row = i / kPieces % kRows;
-      const int query = i / (kPieces * kRows);
-      if (at >= work.head_dim) continue;
-      const uint8_t* from =
-          work.scratch.codes + (QueryHead(work, head, first + query) * kRows + row) * work.head_dim;
-      *reinterpret_cast<uint2*>(&codes[query][row / kPools][row % kPools][at]) =
-          __ldcg(reinterpret_cast<const uint2*>(from + at));
+    if (thread < scored.count) {
+      const int band = (scored.first + thread) / work.group;
+      heads[thread] =
+          (int64_t{band} * work.heads + head) * work.group + scored.first + thread -
+          band * work.group;
     }
-    for (int i = thread; i < count * kPools; i += kThreads) {
+    __syncthreads();
+    const auto* const from = reinterpret_cast<const uint2*>(work.scratch.codes);
+    auto* const to = reinterpret_cast<uint4*>(codes);
+    const int pieces = (scored.count + 1) / 2 * kPieces;
+#pragma unroll 4
+    for (int i = thread; i < pieces; i += kThreads) {
+      const int upper = i / kPieces * 2;
+      const int lower = min(upper + 1, scored.count - 1);  // of one without a second, whatever
+      const uint2 a = __ldcg(from + heads[upper] * kPieces + i % kPieces);
+      const uint2 b = __ldcg(from + heads[lower] * kPieces + i % kPieces);
+      to[i] = make_uint4(a.x, b.x, a.y, b.y);
+    }
+    for (int i = thread; i < scored.count * kPools; i += kThreads) {
       const float2 some = __ldcg(reinterpret_cast<const float2*>(
-          work.scratch.factors + QueryHead(work, head, first + i / kPools) * kPools + i % kPools));
+          work.scratch.factors + heads[i / kPools] * kPools + i % kPools));
       factors[i / kPools][i % kPools] = {some.x, some.y};
       tops[i / kPools][i % kPools] = 0;
     }
-  }
-  __device__ static int64_t QueryHead(const RowsWork& work, int head, int index) {
-    const int band = index / work.group;
-    return (int64_t{band} * work.heads + head) * work.group + index - band * work.group;
+    __syncthreads();
   }
 };
 
 // What a block of threads scores.
 struct ScoredEntries {
-  int head;
   int64_t list;  // which has candidates, if there are any
   int count;
+  int first_segment;  // of the head's group
+  int head_in_group;
 };
 
-// A lane's words and scales of the summaries of a warp's blocks: of rows lane / 4 and 8 behind it
-// of every 16.
+// A lane's words of the summaries of a warp's blocks: of column lane / 4 of each product.
 template <int kDim, int kLoad>
-struct BlockRows {
+struct BlockColumns {
   using Shape = RowsShape<kDim>;
-  uint32_t words[Shape::kTiles][2][2][Shape::kWords];  // [row of codes][upper, lower]
-  float2 scales[Shape::kTiles][2];
+  uint32_t words[Shape::kTiles][2][Shape::kWords];  // [row of codes]
 
-  // Of each of a lane's rows its block, from entry `begin` on; -1 behind the last one.
+  // The lane's blocks, from entry `begin` on; -1 behind the last one.
   struct Blocks {
-    int of[2 * Shape::kTiles];
+    int of[Shape::kTiles];
   };
   __device__ static Blocks Find(const RowsWork& work, const ScoredEntries& entries, int begin) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     Blocks blocks;
 #pragma unroll
-    for (int i = 0; i < 2 * Shape::kTiles; ++i) {
-      const int entry = begin + i * 8 + lane / 4;
-      blocks.of[i] = entry < entries.count ? work.BlockAt(entries.list, entry) : -1;
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+      const int entry = begin + tile * kColumns + lane / 4;
+      blocks.of[tile] = entry < entries.count ? work.BlockAt(entries.list, entry) : -1;
     }
     return blocks;
   }
 
-  // What is behind the last one is 0.
-  __device__ void Load(const ScoreRowsWork& work, int head, const Blocks& blocks) {
+  // What is behind the last one is 0. All lanes of a warp call it.
+  __device__ void Load(const ScoreRowsWork& work, const ScoredEntries& entries,
+                       const Blocks& blocks, float2 (&scales)[Shape::kBlocks]) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    float2 scale[Shape::kTiles];
 #pragma unroll
-    for (int i = 0; i < 2 * Shape::kTiles; ++i) LoadBlock(work, head, blocks.of[i], i / 2, i % 2);
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+      scale[tile] = LoadBlock(work, entries, blocks.of[tile], words[tile]);
+    }
+    __syncwarp();  // those before are no longer read
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+      if (lane % 4 == 0) scales[tile * kColumns + lane / 4] = scale[tile];
+    }
+    __syncwarp();
   }
 
  private:
-  __device__ void LoadBlock(const ScoreRowsWork& work, int head, int block, int tile, int half) {
+  __device__ static float2 LoadBlock(const ScoreRowsWork& work, const ScoredEntries& entries,
+                                     int block, uint32_t (&words)[2][Shape::kWords]) {
     const int column = static_cast<int>(threadIdx.x) % 4;
-    const int head_in_group = head % work.table.group_heads;
     const std::byte* record = nullptr;
-    scales[tile][half] = make_float2(0.0f, 0.0f);
+    float2 scale = make_float2(0.0f, 0.0f);
     if (block >= 0) {
-      const std::byte* summary = work.table.Find(head, block);
-      record = summary + head_in_group * work.codes_head_stride +
+      const int segment = block / work.table.segment_blocks;
+      block -= segment * work.table.segment_blocks;
+      const std::byte* summary = work.table.Place(entries.first_segment + segment);
+      record = summary + entries.head_in_group * work.codes_head_stride +
                int64_t{block} * 2 * work.rows.head_dim;
-      scales[tile][half] = __ldg(reinterpret_cast<const float2*>(
+      scale = __ldg(reinterpret_cast<const float2*>(
           summary + work.scales_offset +
-          (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
+          (entries.head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
     }
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       LoadCodeWords<kLoad>(record == nullptr ? nullptr : record + row * work.rows.head_dim,
-                           work.rows.head_dim, column, words[tile][row][half]);
+                           work.rows.head_dim, column, words[row]);
     }
+    return scale;
   }
 };
 
-// The sums of a warp's blocks' codes in row `kRow` by the codes of eight pooled queries.
-template <Signs kSigns, int kRow, int kDim, int kLoad>
-__device__ void MultiplyBlocks(const BlockRows<kDim, kLoad>& blocks,
-                               const uint8_t (&codes)[kCodeParts][kPools][RowsShape<kDim>::kStride],
-                               int32_t (&sums)[RowsShape<kDim>::kTiles][4]) {
-  using Shape = RowsShape<kDim>;
-  const int pool = static_cast<int>(threadIdx.x) % kWarp / 4;
-  const int column = static_cast<int>(threadIdx.x) % 4;
-  int32_t high_sums[Shape::kTiles][4] = {};
-  int32_t low_sums[Shape::kTiles][4] = {};
+// The sums of a pair's codes by those of kTiles products' blocks from `tile` on, in row kRow.
+template <Signs kSigns, int kRow, int kTiles, int kDim, int kLoad>
+__device__ void MultiplyBlocks(const BlockColumns<kDim, kLoad>& blocks, int tile,
+                               const uint4 (&codes)[kCodeParts][RowsShape<kDim>::kSteps][kWarp],
+                               int32_t (&sums)[kTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int32_t high_sums[kTiles][4] = {};
+  int32_t low_sums[kTiles][4] = {};
 #pragma unroll
-  for (int word = 0; word < Shape::kWords; word += kLoad / 4) {
-    const int at = CodeWordAt<kLoad>(word, column);
-    const auto high = SharedWords<kLoad>(&codes[CodePart(kRow, 0)][pool][at]);
-    const auto low = SharedWords<kLoad>(&codes[CodePart(kRow, 1)][pool][at]);
+  for (int step = 0; step < RowsShape<kDim>::kSteps; ++step) {
+    const uint4 high = codes[CodePart(kRow, 0)][step][lane];
+    const uint4 low = codes[CodePart(kRow, 1)][step][lane];
+    const uint32_t a_high[4] = {high.x, high.y, high.z, high.w};
+    const uint32_t a_low[4] = {low.x, low.y, low.z, low.w};
 #pragma unroll
-    for (int i = 0; i < kLoad / 4; i += 2) {
-#pragma unroll
-      for (int tile = 0; tile < Shape::kTiles; ++tile) {
-        const auto& rows = blocks.words[tile][kRow];
-        const uint32_t a[4] = {rows[0][word + i], rows[1][word + i], rows[0][word + i + 1],
-                               rows[1][word + i + 1]};
-        const uint32_t b_high[2] = {high.words[i], high.words[i + 1]};
-        const uint32_t b_low[2] = {low.words[i], low.words[i + 1]};
-        MultiplyBytes<kSigns, Signs::kSigned>(high_sums[tile], a, b_high);
-        MultiplyBytes<kSigns, Signs::kUnsigned>(low_sums[tile], a, b_low);
-      }
+    for (int i = 0; i < kTiles; ++i) {
+      const auto& words = blocks.words[tile + i][kRow];
+      const uint32_t b[2] = {words[2 * step], words[2 * step + 1]};
+      MultiplyBytes<Signs::kSigned, kSigns>(high_sums[i], a_high, b);
+      MultiplyBytes<Signs::kUnsigned, kSigns>(low_sums[i], a_low, b);
     }
   }
 #pragma unroll
-  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+  for (int tile_sum = 0; tile_sum < kTiles; ++tile_sum) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums[tile][i] = static_cast<int32_t>(static_cast<uint32_t>(high_sums[tile][i]) * 256u +
-                                           static_cast<uint32_t>(low_sums[tile][i]));
+      sums[tile_sum][i] =
+          static_cast<int32_t>(static_cast<uint32_t>(high_sums[tile_sum][i]) * 256u +
+                               static_cast<uint32_t>(low_sums[tile_sum][i]));
     }
   }
 }
 
-// Scores of a warp's blocks, from entry `begin` of `count` on, for the pooled queries of one query
-// head.
+// Scores of a warp's blocks, from entry `begin` of `count` on, for the pooled queries of a pair of
+// query heads, of which there are `there`.
 template <SummaryKind kKind, int kDim, int kLoad>
-__device__ void ScoreQueryHead(const BlockRows<kDim, kLoad>& blocks, int begin, int count,
-                               int query, float* scores, SharedQueries<kDim>& queries) {
+__device__ void ScorePair(const BlockColumns<kDim, kLoad>& blocks, const RowsWork& work, int begin,
+                          int count, int pair, int there, SharedQueries<kDim>& queries) {
   using Shape = RowsShape<kDim>;
   constexpr Signs kSecond = kKind == SummaryKind::kMoments ? Signs::kUnsigned : Signs::kSigned;
+  constexpr int kAtOnce = 2;  // products' blocks: registers hold no more sums
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int column = lane % 4;
-  int32_t first[Shape::kTiles][4];
-  int32_t second[Shape::kTiles][4];
-  MultiplyBlocks<Signs::kSigned, 0>(blocks, queries.codes[query], first);
-  MultiplyBlocks<kSecond, 1>(blocks, queries.codes[query], second);
-  const selection::QueryFactors factors[2] = {queries.factors[query][2 * column],
-                                              queries.factors[query][2 * column + 1]};
+  const int pool = lane / 4;
+  const int column = 2 * (lane % 4);
+  const auto& scales = queries.scales[threadIdx.x / kWarp];
+  const selection::QueryFactors factors[2] = {queries.factors[2 * pair][pool],
+                                              queries.factors[2 * pair + 1][pool]};
+  float* to[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    to[i] = work.scratch.scores +
+            (queries.heads[2 * pair + i] * work.entries + begin + column) * kPools + pool;
+  }
   float best[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+  for (int tile = 0; tile < Shape::kTiles; tile += kAtOnce) {
+    int32_t first[kAtOnce][4];
+    int32_t second[kAtOnce][4];
+    MultiplyBlocks<Signs::kSigned, 0>(blocks, tile, queries.codes[pair], first);
+    MultiplyBlocks<kSecond, 1>(blocks, tile, queries.codes[pair], second);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int entry = begin + tile * 16 + half * 8 + lane / 4;
-      if (entry >= count) continue;
-      const float2 scale = blocks.scales[tile][half];
-      float score[2];
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int in_warp = (tile + i) * kColumns;
+      const float4 two = *reinterpret_cast<const float4*>(&scales[in_warp + column]);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int at = half * 2 + i;
+      for (int at = 0; at < 4; ++at) {  // head at / 2, block at % 2
+        const int head = at / 2;
+        const float2 scale = at % 2 == 0 ? make_float2(two.x, two.y) : make_float2(two.z, two.w);
+        float score;
         if constexpr (kKind == SummaryKind::kMoments) {
-          score[i] = selection::MomentScore(factors[i], scale.x, first[tile][at], scale.y,
-                                            second[tile][at]);
+          score = selection::MomentScore(factors[head], scale.x, first[i][at], scale.y,
+                                         second[i][at]);
         } else {
-          score[i] = selection::BoxScore(factors[i], scale.x, first[tile][at] + second[tile][at]);
+          score = selection::BoxScore(factors[head], scale.x, first[i][at] + second[i][at]);
         }
-        best[i] = fmaxf(best[i], score[i]);
+        if (begin + in_warp + column + at % 2 < count && head < there) {
+          best[head] = fmaxf(best[head], score);
+          to[head][(in_warp + at % 2) * kPools] = score;
+        }
       }
-      *reinterpret_cast<float2*>(scores + int64_t{entry} * kPools + 2 * column) =
-          make_float2(score[0], score[1]);
     }
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
-    for (int apart = 4; apart < kWarp; apart *= 2) {
+    for (int apart = 1; apart < 4; apart *= 2) {
       best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], apart));
     }
-    if (lane < 4) {
-      atomicMax(&queries.tops[query][2 * column + i], OrderedBits(__float_as_uint(best[i])));
+    if (lane % 4 == 0 && i < there) {
+      atomicMax(&queries.tops[2 * pair + i][pool], OrderedBits(__float_as_uint(best[i])));
     }
   }
 }
-
-// Query heads of a block of threads: of several bands, or where there are candidates, which are
-// those of a list, of one.
-template <int kQueryHeads>
-struct ScoredQueries {
-  int first;  // counted over all bands
-  int count;
-
-  __device__ static ScoredQueries Of(const RowsWork& work, int index) {
-    if (work.among.blocks == nullptr) {
-      const int first = index * kQueryHeads;
-      return {first, min(kQueryHeads, work.bands * work.group - first)};
-    }
-    const int of_band = (work.group + kQueryHeads - 1) / kQueryHeads;
-    const int member = index % of_band * kQueryHeads;
-    return {index / of_band * work.group + member, min(kQueryHeads, work.group - member)};
-  }
-};
 
 // Grid: tiles of a head's entries, heads, query heads of all bands.
 template <SummaryKind kKind, int kDim, int kLoad>
 __global__ void __launch_bounds__(kThreads, kOfMultiprocessor)
     Scores(const __grid_constant__ ScoreRowsWork work) {
   using Shape = RowsShape<kDim>;
+  using Columns = BlockColumns<kDim, kLoad>;
   FollowPrevious();
   extern __shared__ uint4 memory[];
   auto& queries = *reinterpret_cast<SharedQueries<kDim>*>(memory);
+  const RowsWork& rows = work.rows;
   const int head = static_cast<int>(blockIdx.y);
-  const auto [first, count] =
-      ScoredQueries<Shape::kQueryHeads>::Of(work.rows, static_cast<int>(blockIdx.z));
-  const int64_t list = int64_t{first / work.rows.group} * work.rows.heads + head;
-  const ScoredEntries entries = {head, list, work.rows.Entries(list)};
+  const ScoredQueries scored =
+      ScoredQueries::Of(rows, static_cast<int>(blockIdx.z), queries.kHeads);
+  const int64_t list = int64_t{scored.first / rows.group} * rows.heads + head;
+  const int group = head / work.table.group_heads;
+  const ScoredEntries entries = {list, rows.Entries(list), group * work.table.group_segments,
+                                 head - group * work.table.group_heads};
   const int tile = static_cast<int>(blockIdx.x) * work.tile_blocks;
   if (tile >= entries.count) return;
   const int end = min(entries.count, tile + work.tile_blocks);
   constexpr int kApart = kScoreWarps * Shape::kBlocks;
-  int begin = tile + static_cast<int>(threadIdx.x) / kWarp * Shape::kBlocks;
-  using Rows = BlockRows<kDim, kLoad>;
-  Rows blocks;
-  blocks.Load(work, head, Rows::Find(work.rows, entries, begin));
-  queries.Load(work.rows, head, first, count);
-  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int begin = tile + warp * Shape::kBlocks;
+  Columns blocks;
+  blocks.Load(work, entries, Columns::Find(rows, entries, begin), queries.scales[warp]);
+  queries.Load(rows, head, scored);
   for (; begin < end; begin += kApart) {
-    const auto next = Rows::Find(work.rows, entries, begin + kApart);
+    const auto next = Columns::Find(rows, entries, begin + kApart);
 #pragma unroll 1
-    for (int query = 0; query < count; ++query) {
-      const int64_t query_head = queries.QueryHead(work.rows, head, first + query);
-      ScoreQueryHead<kKind>(blocks, begin, entries.count, query,
-                            work.rows.scratch.scores + query_head * work.rows.entries * kPools,
-                            queries);
+    for (int pair = 0; 2 * pair < scored.count; ++pair) {
+      ScorePair<kKind>(blocks, rows, begin, entries.count, pair, scored.count - 2 * pair, queries);
     }
-    if (begin + kApart < end) blocks.Load(work, head, next);
+    if (begin + kApart < end) blocks.Load(work, entries, next, queries.scales[warp]);
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count * kPools; i += kThreads) {
-    const int64_t query_head = queries.QueryHead(work.rows, head, first + i / kPools);
-    atomicMax(work.rows.scratch.tops + query_head * kPools + i % kPools,
+  for (int i = static_cast<int>(threadIdx.x); i < scored.count * kPools; i += kThreads) {
+    atomicMax(rows.scratch.tops + queries.heads[i / kPools] * kPools + i % kPools,
               queries.tops[i / kPools][i % kPools]);
   }
 }
@@ -280,13 +304,14 @@ template <SummaryKind kKind, int kDim, int kLoad>
 cudaError_t LaunchScores(cudaStream_t stream, ScoreRowsWork work) {
   constexpr auto kKernel = Scores<kKind, kDim, kLoad>;
   constexpr int kBytes = sizeof(SharedQueries<kDim>);
+  constexpr int kHeads = SharedQueries<kDim>::kHeads;
+  static_assert(kDim == RowCodesDim(kDim));
   const cudaError_t error =
       cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   const RowsWork& rows = work.rows;
-  constexpr int kQueryHeads = RowsShape<kDim>::kQueryHeads;
-  const int queries = rows.among.blocks == nullptr ? CeilDiv(rows.bands * rows.group, kQueryHeads)
-                                                   : rows.bands * CeilDiv(rows.group, kQueryHeads);
+  const int queries = rows.among.blocks == nullptr ? CeilDiv(rows.bands * rows.group, kHeads)
+                                                   : rows.bands * CeilDiv(rows.group, kHeads);
   // As many tiles as fill the device once, of whole rounds of a block's warps.
   const int tiles = std::max(1, kOfMultiprocessor * Multiprocessors() / (rows.heads * queries));
   work.tile_blocks = RoundUp(CeilDiv(rows.entries, tiles), kScoreWarps * RowsShape<kDim>::kBlocks);
