@@ -76,30 +76,32 @@ struct PooledChannels {
     }
   }
 
-  // Adds rows one after the other; so many are loaded at once, the last row and the last channels
-  // again where there are no more, so that no load waits for a branch.
+  // Adds rows one after the other, of which so many are under way at once.
   template <int kAtOnce, typename LoadRow>
   __device__ void Add(const PoolWork& work, int begin, int end, const LoadRow& load) {
-    for (int row = begin; row < end; row += kAtOnce) {
-      float x[kAtOnce][kFours][kFour];
+    int row = begin;
+    for (; row + kAtOnce <= end; row += kAtOnce) AddSome<kAtOnce>(work, row, load);
+    for (; row < end; ++row) AddSome<1>(work, row, load);
+  }
+  // Without a branch, which loads would wait for: behind the last channels these are loaded again.
+  template <int kRows, typename LoadRow>
+  __device__ void AddSome(const PoolWork& work, int row, const LoadRow& load) {
+    float x[kRows][kFours][kFour];
 #pragma unroll
-      for (int r = 0; r < kAtOnce; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int four = 0; four < kFours; ++four) {
-          load(min(row + r, end - 1), min(FirstOfFour(four), work.rows.head_dim - kFour),
-               x[r][four]);
-        }
+      for (int four = 0; four < kFours; ++four) {
+        load(row + r, min(FirstOfFour(four), work.rows.head_dim - kFour), x[r][four]);
       }
+    }
 #pragma unroll
-      for (int r = 0; r < kAtOnce; ++r) {
-        if (row + r >= end) break;
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int four = 0; four < kFours; ++four) {
+      for (int four = 0; four < kFours; ++four) {
 #pragma unroll
-          for (int i = 0; i < kFour; ++i) {
-            mean[four][i] += x[r][four][i];
-            squares[four][i] += x[r][four][i] * x[r][four][i];
-          }
+        for (int i = 0; i < kFour; ++i) {
+          mean[four][i] += x[r][four][i];
+          squares[four][i] += x[r][four][i] * x[r][four][i];
         }
       }
     }
