@@ -133,11 +133,14 @@ TEST(ListedBlocks, OfPromptsAreThoseOfTheirChunks) {
   // Behind 192 tokens nothing is left out.
   ListedBlocks expected;
   for (int64_t begin = 2 * options.chunk; begin < kPrompt; begin += options.chunk) {
-    const int64_t lists = heads * CeilDiv(std::min(options.chunk, kPrompt - begin), kSelectRows);
-    expected.lists += lists;
-    expected.among += lists * begin / kBlock;
-    expected.blocks += lists * (options.sparse_sink + options.sparse_keys) / kBlock;
-    expected.blocks += lists * options.sparse_recent / kBlock;
+    for (int64_t before = 0; before < std::min(options.chunk, kPrompt - begin);
+         before += kSelectRows) {
+      expected.lists += heads;
+      expected.among += heads * begin / kBlock;
+      expected.blocks += heads * (options.sparse_sink + options.sparse_keys) / kBlock;
+      // Recent keys end with the rows, which have the chunk's before them.
+      expected.blocks += heads * std::max<int64_t>(0, options.sparse_recent - before) / kBlock;
+    }
   }
   ExpectSame(timings.prompts.listed, expected);
   options.sparse_top_p = 0.5;

@@ -191,10 +191,9 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
   WorkCost cost{.name = "select blocks"};
   for (const SelectItem& item : items) {
     const int64_t blocks = item.keys.heads * item.keys.blocks;
-    const int64_t left_out =
-        item.keys.heads * (item.budget.far_end - item.budget.far_begin - item.budget.far_blocks);
+    const int64_t listed = item.keys.heads * item.ListedBy(item.budget);
     cost.bytes += item.rows * item.keys.heads * group * format.head_dim * activation_bytes +
-                  item.row_blocks() * (blocks - left_out) * static_cast<int64_t>(sizeof(int32_t));
+                  listed * static_cast<int64_t>(sizeof(int32_t));
     const bool first_look = !item.looks_twice() || !item.candidates_listed;
     const bool search = item.looks_twice() && item.rows > 1;
     const int64_t score_flops = group * (4 * int64_t{format.head_dim} + 40);
@@ -209,8 +208,7 @@ WorkCost SelectCost(const PageFormat& format, const SummaryFormat& summary, int 
     if (!item.looks_twice()) continue;
     // Summaries of the candidates, and their sketches.
     const SelectionBudget first = item.budget.OfCandidates();
-    const int64_t candidates =
-        item.keys.heads * (item.keys.blocks - (first.far_end - first.far_begin) + first.far_blocks);
+    const int64_t candidates = item.keys.heads * item.ListedBy(first) / item.row_blocks();
     if (search) {  // of summaries that the first look has read
       cost.flops += PooledQueries(item, kPoolRows) * candidates * score_flops;
       continue;

@@ -195,6 +195,10 @@ struct SelectionBudget {
   int64_t far_begin = 0;
   int64_t far_end = 0;
   int64_t far_blocks = 0;  // of a head, on average; at most far_end - far_begin
+  // By so many blocks far_end lies later for each further block of rows, up to the last block:
+  // rows have those of their item before them, and need less of what is before these. Only where
+  // the budget chooses.
+  int64_t far_step = 0;
   BudgetShare share = BudgetShare::kLayer;
   // Far blocks of a head, on average, that the first look lists for a second one, which chooses
   // among them by their sketches, or where there are none by their summaries. There is one look
@@ -238,7 +242,16 @@ struct SelectionBudget {
     return {.far_begin = far_begin,
             .far_end = far_end,
             .far_blocks = candidates < far ? candidates : far,
+            .far_step = far_step,
             .share = share};
+  }
+  // That of a block of rows, where there are so many blocks.
+  SelectionBudget OfRows(int64_t row_block, int64_t blocks) const {
+    SelectionBudget own = *this;
+    if (!chooses()) return own;
+    const int64_t end = far_end + row_block * far_step;
+    own.far_end = end < blocks ? end : blocks;
+    return own;
   }
   // The most chunks of a head that survive a stage.
   int64_t Survivors(const ChunkStage& stage) const {
@@ -353,6 +366,16 @@ struct SelectItem {
     SelectionBudget first = budget.OfCandidates();
     if (rows > 1) first.share = BudgetShare::kHead;
     return first;
+  }
+  // Blocks that all lists of a head have by such a budget, on average over the heads, where worth
+  // adds none.
+  int64_t ListedBy(const SelectionBudget& of) const {
+    int64_t all = 0;
+    for (int64_t i = 0; i < row_blocks(); ++i) {
+      const SelectionBudget own = of.OfRows(i, keys.blocks);
+      all += keys.blocks - (own.far_end - own.far_begin) + own.far_blocks;
+    }
+    return all;
   }
   // Whether what a bound needs is there, if there is one.
   bool TakesBound(const SummaryFormat& summary) const {

@@ -193,6 +193,11 @@ double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject
          ChoiceLaunchSeconds(machine);
 }
 
+double RecentInChunk(const KeySelection& selection, double tokens) {
+  const double recent = selection.prompt_recent;
+  return tokens < recent ? tokens / 2.0 : recent - recent * recent / (2.0 * tokens);
+}
+
 double ListedAttentionSeconds(const MachineProfile& machine, const Subject& subject, double listed,
                               double tokens) {
   const ModelShape& shape = subject.shape;

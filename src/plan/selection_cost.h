@@ -89,6 +89,9 @@ double ListedPageSeconds(const MachineProfile& machine, const Subject& subject,
 double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject,
                            const Execution& run, double keys, double tokens);
 
+// Recent keys that tokens of a chunk of so many have in it, and not in their lists, on average.
+double RecentInChunk(const KeySelection& selection, double tokens);
+
 // In a layer, of `tokens` tokens that each see `listed` keys of each KV head.
 double ListedAttentionSeconds(const MachineProfile& machine, const Subject& subject, double listed,
                               double tokens);

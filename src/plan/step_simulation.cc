@@ -379,6 +379,9 @@ class Simulation {
     const double bus = brought * shape_.kv_heads * HeadBytes(subject_) / InPlaceRate(machine_);
     Busy(CostLane::kHostToDevice) += bus;
     Device(&time_.attention, PromptChoiceSeconds(machine_, subject_, run_, keys, queries));
+    for (const SequenceStep& entry : entries_) {
+      chosen -= RecentInChunk(selection, static_cast<double>(entry.tokens));
+    }
     const double attending = ListedAttentionSeconds(machine_, subject_, chosen, queries);
     Device(&time_.attention,
            run_.page_cache_steps > 0.0 ? bus + attending : std::max(bus, attending));

@@ -27,7 +27,7 @@ struct ListedCount {
       HEADWAY_CHECK(by_worth != nullptr);
       select->listed = by_worth;
     } else {
-      known.blocks += lists * select->budget.Capacity(select->keys.blocks, 1);
+      known.blocks += select->keys.heads * select->ListedBy(select->budget);
     }
   }
 

@@ -53,6 +53,7 @@ class Selection {
         item_(item),
         keys_(item.keys),
         row_block_(row_block),
+        budget_(item.budget.OfRows(row_block, item.keys.blocks)),
         rows_(std::min(kSelectRows, item.rows - row_block * kSelectRows)),
         key_scores_(isa, call.format, call.summary.block_slots, item),
         heads_(keys_.heads),
@@ -111,7 +112,7 @@ class Selection {
     ScoreAndCode();
     if (item_.budget.is_bounded()) return ListBounded();
     const int64_t list = row_block_ * heads_;
-    ListHeads(item_.budget, item_.blocks + list * item_.capacity, item_.capacity,
+    ListHeads(budget_, item_.blocks + list * item_.capacity, item_.capacity,
               item_.counts + list);
   }
 
@@ -143,8 +144,8 @@ class Selection {
   }
   Entries EntriesOf(int64_t head) const {
     return among_ == nullptr
-               ? Entries{nullptr, keys_.blocks, item_.budget.far_begin, item_.budget.far_end}
-               : EntriesAmong(*among_, head, item_);
+               ? Entries{nullptr, keys_.blocks, budget_.far_begin, budget_.far_end}
+               : EntriesAmong(*among_, head, keys_.blocks, budget_);
   }
   float* ScoresOf(int64_t row) const { return scores_ + row * stride_; }
   uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }
@@ -257,7 +258,7 @@ class Selection {
   }
 
   void ListCandidates() {
-    const SelectionBudget budget = item_.OfCandidates();
+    const SelectionBudget budget = item_.OfCandidates().OfRows(row_block_, keys_.blocks);
     if (item_.rows > 1) {  // which keep their candidates for this choice alone
       const int64_t capacity = budget.Capacity(keys_.blocks, keys_.heads);
       candidates_of_rows_.resize(static_cast<size_t>(heads_ * (capacity + 1)));
@@ -303,6 +304,7 @@ class Selection {
   const SelectItem& item_;
   const BlockedKeys& keys_;
   const int64_t row_block_;
+  const SelectionBudget budget_;  // of its rows
   const int64_t rows_;
   KeyScores key_scores_;
   const int64_t heads_;

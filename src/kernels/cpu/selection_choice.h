@@ -33,11 +33,11 @@ struct Entries {
   }
 };
 // The candidates of a head: the first look lists all blocks that are not far.
-inline Entries EntriesAmong(const CandidateLists& candidates, int64_t head,
-                            const SelectItem& item) {
+inline Entries EntriesAmong(const CandidateLists& candidates, int64_t head, int64_t blocks,
+                            const SelectionBudget& budget) {
   const int64_t count = int64_t{candidates.counts[head]} * candidates.run;
-  return {candidates.blocks + head * candidates.capacity, count, item.budget.far_begin,
-          count - (item.keys.blocks - item.budget.far_end), candidates.run};
+  return {candidates.blocks + head * candidates.capacity, count, budget.far_begin,
+          count - (blocks - budget.far_end), candidates.run};
 }
 
 // How often each code is there among the far entries.

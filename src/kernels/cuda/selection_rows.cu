@@ -73,6 +73,7 @@ RowsWork WorkOf(const SelectionShape& shape, const SelectItem& item, const RowsL
   work.blocks = static_cast<int32_t>(keys.blocks);
   work.far_begin = static_cast<int32_t>(budget.far_begin);
   work.far_end = static_cast<int32_t>(budget.far_end);
+  work.far_step = static_cast<int32_t>(std::min(budget.far_step, keys.blocks));
   work.far_blocks =
       static_cast<int32_t>(std::min(budget.far_blocks, budget.far_end - budget.far_begin));
   work.top_p = TopP::Of(budget);
@@ -123,6 +124,7 @@ cudaError_t LookInTurns(cudaStream_t stream, const SelectionShape& shape, const 
     const int64_t first_row = first * look.band_rows();
     const int64_t first_list = first * look.band_lists() * item.keys.heads;
     work.rows = static_cast<int32_t>(item.rows - first_row);
+    work.first_block = static_cast<int32_t>(first * look.band_lists());
     work.bands = static_cast<int32_t>(std::min(at_once, bands - first));
     work.among = From(look.among, first_list);
     work.scratch = ScratchOf(memory, work);

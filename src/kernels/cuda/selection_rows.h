@@ -50,7 +50,8 @@ struct RowsScratch {
 
 struct RowsWork {
   RowsScratch scratch;
-  int32_t rows;  // of the item's, from the first of these bands on
+  int32_t rows;         // of the item's, from the first of these bands on
+  int32_t first_block;  // of rows, of these bands
   int32_t bands;
   int32_t pool_rows;
   int32_t band_lists;  // of a head: 1, or kSearchLists
@@ -60,6 +61,7 @@ struct RowsWork {
   int32_t blocks;
   int32_t far_begin;
   int32_t far_end;
+  int32_t far_step;
   int32_t far_blocks;
   TopP top_p;
   int32_t layer;         // 1: the heads share a budget
@@ -77,8 +79,12 @@ struct RowsWork {
   __device__ int BlockAt(int64_t list, int entry) const {
     return among.blocks == nullptr ? entry : __ldcg(among.blocks + list * among.capacity + entry);
   }
-  // Of `count` entries, the first one behind the far ones: all blocks that are not far are listed.
-  __device__ int FarEnd(int count) const { return count - (blocks - far_end); }
+  // Of a list's `count` entries, the first one behind the far ones: all blocks that are not far are
+  // listed.
+  __device__ int FarEnd(int64_t list, int count) const {
+    const int row_block = first_block + static_cast<int>(list / heads);
+    return count - max(0, blocks - far_end - row_block * far_step);
+  }
 };
 
 // Pools queries, and clears what the steps behind add to. `q` and `turn` begin at the first row.

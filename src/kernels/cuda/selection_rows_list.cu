@@ -141,7 +141,9 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
   const int count = work.Entries(first);  // of one list where there are candidates
   if (tile >= count) return;
   const int end = min(count, tile + kValueBlocks);
-  const int far_end = work.FarEnd(count);
+  int far_ends[kLists];  // each no less than the one before
+#pragma unroll
+  for (int i = 0; i < kLists; ++i) far_ends[i] = work.FarEnd(first + int64_t{i} * work.heads, count);
   const int pools = work.Pools(band);
 #pragma unroll
   for (int i = 0; i < kLists; ++i) histograms[i].Clear();
@@ -156,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
   const float* const weights = work.scratch.scores + band_head * work.group * work.entries * kPools;
   uint32_t zeros[kLists] = {};  // most codes may be 0
   for (int entry = tile + thread; entry < end; entry += kThreads) {
-    const bool far = entry >= work.far_begin && entry < far_end;
+    const bool far = entry >= work.far_begin && entry < far_ends[kLists - 1];
     float worth[kLists] = {};
     const int members = far ? work.group : 0;
 #pragma unroll 4
@@ -171,11 +173,12 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
     }
 #pragma unroll
     for (int i = 0; i < kLists; ++i) {
-      const uint32_t code = far ? selection::WorthCode(worth[i]) : kNone;
+      const bool far_of_list = far && entry < far_ends[i];
+      const uint32_t code = far_of_list ? selection::WorthCode(worth[i]) : kNone;
       worths[i * apart + entry] = static_cast<uint16_t>(code);
       if (code == 0) {
         ++zeros[i];
-      } else if (far) {
+      } else if (far_of_list) {
         histograms[i].Add(code, 1);
       }
     }

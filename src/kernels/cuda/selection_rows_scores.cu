@@ -198,11 +198,16 @@ __device__ void MultiplyBlocks(const BlockColumns<kDim, kLoad>& blocks, int tile
   }
 }
 
-// Scores of a warp's blocks, from entry `begin` of `count` on, for the pooled queries of a pair of
-// query heads, of which there are `there`.
+// One of a block of threads' pairs of query heads, the last of which may have one head.
+struct Pair {
+  int index;
+  int heads;
+};
+
+// Scores of a warp's blocks, from entry `begin` of `count` on, for the pooled queries of a pair.
 template <SummaryKind kKind, int kDim, int kLoad>
 __device__ void ScorePair(const BlockColumns<kDim, kLoad>& blocks, const RowsWork& work, int begin,
-                          int count, int pair, int there, SharedQueries<kDim>& queries) {
+                          int count, Pair pair, SharedQueries<kDim>& queries) {
   using Shape = RowsShape<kDim>;
   constexpr Signs kSecond = kKind == SummaryKind::kMoments ? Signs::kUnsigned : Signs::kSigned;
   constexpr int kAtOnce = 2;  // products' blocks: registers hold no more sums
@@ -210,21 +215,22 @@ __device__ void ScorePair(const BlockColumns<kDim, kLoad>& blocks, const RowsWor
   const int pool = lane / 4;
   const int column = 2 * (lane % 4);
   const auto& scales = queries.scales[threadIdx.x / kWarp];
-  const selection::QueryFactors factors[2] = {queries.factors[2 * pair][pool],
-                                              queries.factors[2 * pair + 1][pool]};
+  const int first_head = 2 * pair.index;
+  const selection::QueryFactors factors[2] = {queries.factors[first_head][pool],
+                                              queries.factors[first_head + 1][pool]};
   float* to[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     to[i] = work.scratch.scores +
-            (queries.heads[2 * pair + i] * work.entries + begin + column) * kPools + pool;
+            (queries.heads[first_head + i] * work.entries + begin + column) * kPools + pool;
   }
   float best[2] = {-INFINITY, -INFINITY};
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; tile += kAtOnce) {
     int32_t first[kAtOnce][4];
     int32_t second[kAtOnce][4];
-    MultiplyBlocks<Signs::kSigned, 0>(blocks, tile, queries.codes[pair], first);
-    MultiplyBlocks<kSecond, 1>(blocks, tile, queries.codes[pair], second);
+    MultiplyBlocks<Signs::kSigned, 0>(blocks, tile, queries.codes[pair.index], first);
+    MultiplyBlocks<kSecond, 1>(blocks, tile, queries.codes[pair.index], second);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int in_warp = (tile + i) * kColumns;
@@ -240,7 +246,7 @@ __device__ void ScorePair(const BlockColumns<kDim, kLoad>& blocks, const RowsWor
         } else {
           score = selection::BoxScore(factors[head], scale.x, first[i][at] + second[i][at]);
         }
-        if (begin + in_warp + column + at % 2 < count && head < there) {
+        if (begin + in_warp + column + at % 2 < count && head < pair.heads) {
           best[head] = fmaxf(best[head], score);
           to[head][(in_warp + at % 2) * kPools] = score;
         }
@@ -253,8 +259,8 @@ __device__ void ScorePair(const BlockColumns<kDim, kLoad>& blocks, const RowsWor
     for (int apart = 1; apart < 4; apart *= 2) {
       best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], apart));
     }
-    if (lane % 4 == 0 && i < there) {
-      atomicMax(&queries.tops[2 * pair + i][pool], OrderedBits(__float_as_uint(best[i])));
+    if (lane % 4 == 0 && i < pair.heads) {
+      atomicMax(&queries.tops[first_head + i][pool], OrderedBits(__float_as_uint(best[i])));
     }
   }
 }
@@ -289,7 +295,8 @@ __global__ void __launch_bounds__(kThreads, kOfMultiprocessor)
     const auto next = Columns::Find(rows, entries, begin + kApart);
 #pragma unroll 1
     for (int pair = 0; 2 * pair < scored.count; ++pair) {
-      ScorePair<kKind>(blocks, rows, begin, entries.count, pair, scored.count - 2 * pair, queries);
+      ScorePair<kKind>(blocks, rows, begin, entries.count, {pair, scored.count - 2 * pair},
+                       queries);
     }
     if (begin + kApart < end) blocks.Load(work, entries, next, queries.scales[warp]);
   }

@@ -395,7 +395,7 @@ Lists LoadLists(const CandidateLists& from, int heads) {
 Lists CandidatesOf(const SelectCall& call, const SelectItem& item, int64_t row_block) {
   const BlockedKeys& keys = item.keys;
   HEADWAY_CHECK(call.summary.kept());
-  const SelectionBudget budget = item.OfCandidates();
+  const SelectionBudget budget = item.OfCandidates().OfRows(row_block, keys.blocks);
   const Lists all = AllBlocks(keys);
   if (item.rows > 1) {
     return ListBest(budget, all, FirstLook(call, item, {row_block, kSearchRows}, all));
@@ -417,7 +417,8 @@ void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block)
       twice ? SecondLook(call, item, row_block, lists) : FirstLook(call, item, {row_block}, lists);
   const int64_t at = row_block * keys.heads;
   StoreLists(item.budget.is_bounded() ? ListBounded(OfKeys(call, item), codes)
-                                      : ListBest(item.budget, lists, codes),
+                                      : ListBest(item.budget.OfRows(row_block, keys.blocks), lists,
+                                                 codes),
              item.blocks + at * item.capacity, item.capacity, item.counts + at);
 }
 
@@ -455,6 +456,7 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
     HEADWAY_CHECK(item.rows == 1 || item.first_stage == 0);
     HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
                   budget.far_end <= item.keys.blocks);
+    HEADWAY_CHECK(budget.far_step == 0 || (budget.far_step > 0 && summary.kept()));
     HEADWAY_CHECK(budget.top_p == 0 ||
                   (summary.kind != SummaryKind::kStages && budget.least_blocks > 0));
     HEADWAY_CHECK(item.TakesBound(summary));

@@ -59,6 +59,7 @@ std::string SelectionCase::Name() const {
   add("pages", pages);
   add("far from", budget.far_begin);
   add("to", budget.far_end);
+  if (budget.far_step > 0) add("by", budget.far_step);
   if (budget.looks_twice()) add("candidates", budget.candidates);
   if (candidates_from >= 0) add("listed before by", candidates_from);
   if (by_pages) add("by pages of", page_blocks());
@@ -198,6 +199,7 @@ SelectionCase RandomStagedCase(Random& random) {
 SelectionCase RandomPrefillCase(Random& random) {
   SelectionCase c = random.Below(2) == 0 ? RandomSelectionCase(random) : RandomMovedCase(random);
   c.rows = SomeRows(random);
+  c.budget.far_step = Pick<int64_t>(random, {0, 0, 1, random.Below(9)});
   c.candidates_from = -1;
   c.by_pages = false;
   // Two looks, where not most far blocks are candidates.

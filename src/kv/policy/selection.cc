@@ -138,13 +138,31 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
   return budget;
 }
 
+namespace {
+
+// Whether blocks with keys from `position` on are followed by others without a gap.
+bool FollowOneAnother(std::span<const BlockSpan> spans, int64_t slots, int64_t position) {
+  for (size_t i = 1; i < spans.size(); ++i) {
+    const int64_t end = spans[i - 1].position + spans[i - 1].blocks * slots;
+    if (end > position && end != spans[i].position) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                                int64_t position) {
   // The keys of the chunk are attended to exactly: those before it are recent as its first row has
   // them.
   SelectionBudget budget = BudgetOf(policy, spans, position - 1);
-  if (policy.summary.kept()) {
-    budget.candidates = CeilDiv(policy.PromptCandidatesAt(position), policy.summary.block_slots);
+  if (!policy.summary.kept()) return budget;
+  const int64_t slots = policy.summary.block_slots;
+  budget.candidates = CeilDiv(policy.PromptCandidatesAt(position), slots);
+  // Rows further on have the chunk's before them. Where blocks are moved, all rows have them at the
+  // same places.
+  if (!policy.reaches() && FollowOneAnother(spans, slots, position - policy.recent)) {
+    budget.far_step = kSelectRows / slots;
   }
   return budget;
 }

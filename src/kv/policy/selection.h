@@ -161,7 +161,8 @@ struct BlockSpan {
 // of all far blocks.
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                          int64_t q_position);
-// The same of the rows of a prompt's chunk behind the blocks, whose first is at `position`.
+// The same of the rows of a prompt's chunk behind the blocks, whose first is at `position`. A row's
+// recent keys end with the row.
 SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                                int64_t position);
 

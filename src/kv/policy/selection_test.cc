@@ -226,6 +226,37 @@ TEST(SelectionPolicyTest, RecentKeysOfPromptsLieBeforeTheChunk) {
   }
 }
 
+// Further rows have the chunk's before them: as many keys are recent to each.
+TEST(SelectionPolicyTest, RecentKeysOfPromptsEndWithTheirRows) {
+  const std::vector<BlockSpan> all = {{0, 100}, {1600, 87}};
+  const int64_t position = 3000;
+  const SelectionBudget budget = PromptBudgetOf(PolicyOf(64, 32, 500), all, position);
+  for (int64_t row_block = 0; row_block < 16; ++row_block) {
+    const int64_t recent = position + row_block * 64 - 500;
+    const SelectionBudget own = budget.OfRows(row_block, 187);
+    EXPECT_LE(own.far_end * 16, recent);
+    EXPECT_TRUE((own.far_end + 1) * 16 > recent || own.far_end == 187);
+    EXPECT_EQ(own.far_blocks, budget.far_blocks);
+  }
+  EXPECT_EQ(budget.OfRows(15, 187).far_end, 187);
+}
+
+// Blocks are counted through, so that behind a gap a block lies later than its number says.
+TEST(SelectionPolicyTest, RecentKeysOfPromptsAreThoseOfTheFirstRowBesideAGapOrWhereBlocksMove) {
+  const auto step = [](const SelectionPolicy& policy, int64_t gap_at) {
+    const std::vector<BlockSpan> spans = {{0, gap_at / 16}, {gap_at + 64, 187 - gap_at / 16}};
+    return PromptBudgetOf(policy, spans, 3064).far_step;
+  };
+  SelectionPolicy policy = PolicyOf(64, 32, 512);
+  EXPECT_EQ(step(policy, 1600), 4);
+  EXPECT_EQ(step(policy, 2544), 4);
+  EXPECT_EQ(step(policy, 2560), 0);
+  EXPECT_EQ(step(policy, 2800), 0);
+  policy.distance = 1024;
+  EXPECT_TRUE(policy.reaches());
+  EXPECT_EQ(step(policy, 1600), 0);
+}
+
 TEST(SelectionPolicyTest, RowsOfPromptsLookTwiceWhereMostBlocksAreNoCandidates) {
   const SelectionPolicy policy = PolicyOf(64, 32, 96);  // 4 chosen blocks of 16
   const auto rows_behind = [&](int64_t blocks) {
