@@ -196,8 +196,8 @@ struct SelectionBudget {
   int64_t far_end = 0;
   int64_t far_blocks = 0;  // of a head, on average; at most far_end - far_begin
   // By so many blocks far_end lies later for each further block of rows, up to the last block:
-  // rows have those of their item before them, and need less of what is before these. Only where
-  // the budget chooses.
+  // rows have those of their item before them, and need less of what is before these. At most
+  // kSelectRows, of kept summaries, and only where the budget chooses.
   int64_t far_step = 0;
   BudgetShare share = BudgetShare::kLayer;
   // Far blocks of a head, on average, that the first look lists for a second one, which chooses

@@ -112,8 +112,7 @@ class Selection {
     ScoreAndCode();
     if (item_.budget.is_bounded()) return ListBounded();
     const int64_t list = row_block_ * heads_;
-    ListHeads(budget_, item_.blocks + list * item_.capacity, item_.capacity,
-              item_.counts + list);
+    ListHeads(budget_, item_.blocks + list * item_.capacity, item_.capacity, item_.counts + list);
   }
 
  private:
@@ -143,9 +142,8 @@ class Selection {
     return std::min(candidates_.capacity * candidates_.run, keys_.blocks);
   }
   Entries EntriesOf(int64_t head) const {
-    return among_ == nullptr
-               ? Entries{nullptr, keys_.blocks, budget_.far_begin, budget_.far_end}
-               : EntriesAmong(*among_, head, keys_.blocks, budget_);
+    return among_ == nullptr ? Entries{nullptr, keys_.blocks, budget_.far_begin, budget_.far_end}
+                             : EntriesAmong(*among_, head, keys_.blocks, budget_);
   }
   float* ScoresOf(int64_t row) const { return scores_ + row * stride_; }
   uint32_t* HistogramOf(int64_t head) const { return histograms_ + head * selection::kWorthCodes; }

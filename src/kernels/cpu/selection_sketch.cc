@@ -51,7 +51,9 @@ class Look {
       for (int64_t i = begin; i < end; ++i) fn(i);
     });
   }
-  Entries EntriesOf(int64_t head) const { return EntriesAmong(item_.candidates, head, item_.keys.blocks, item_.budget); }
+  Entries EntriesOf(int64_t head) const {
+    return EntriesAmong(item_.candidates, head, item_.keys.blocks, item_.budget);
+  }
   uint16_t* CodesOf(int64_t head) const { return memory_.codes + head * memory_.stride; }
   float* LargestOf(int64_t row) { return largest_.data() + row / call_.group * RowsOfHead(); }
   // [chunks, group] of each head.

@@ -295,8 +295,9 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
                        (!reads_keys || PagesAligned(shape, keys));
   if (!TakesKeys(shape, keys) || !aligned || !item.TakesBound(shape.summary) ||
       budget.far_begin < 0 || budget.far_begin > budget.far_end || budget.far_end > keys.blocks ||
-      budget.far_blocks < 0 || (budget.top_p != 0 && budget.least_blocks < 1) ||
-      !RowTurn::Takes(item.turn, head_dim) ||
+      budget.far_blocks < 0 || budget.far_step < 0 || budget.far_step > kSelectRows ||
+      (budget.far_step > 0 && !shape.summary.kept()) ||
+      (budget.top_p != 0 && budget.least_blocks < 1) || !RowTurn::Takes(item.turn, head_dim) ||
       (!TakesRows(shape.summary.kind) && (item.rows != 1 || item.turn.rotary_dim != 0)) ||
       item.rotated.rotary_dim < 0 || item.rotated.rotary_dim > head_dim ||
       item.rotated.rotary_dim % 2 != 0 ||

@@ -73,7 +73,7 @@ RowsWork WorkOf(const SelectionShape& shape, const SelectItem& item, const RowsL
   work.blocks = static_cast<int32_t>(keys.blocks);
   work.far_begin = static_cast<int32_t>(budget.far_begin);
   work.far_end = static_cast<int32_t>(budget.far_end);
-  work.far_step = static_cast<int32_t>(std::min(budget.far_step, keys.blocks));
+  work.far_step = static_cast<int32_t>(budget.far_step);
   work.far_blocks =
       static_cast<int32_t>(std::min(budget.far_blocks, budget.far_end - budget.far_begin));
   work.top_p = TopP::Of(budget);

@@ -79,11 +79,9 @@ struct RowsWork {
   __device__ int BlockAt(int64_t list, int entry) const {
     return among.blocks == nullptr ? entry : __ldcg(among.blocks + list * among.capacity + entry);
   }
-  // Of a list's `count` entries, the first one behind the far ones: all blocks that are not far are
-  // listed.
-  __device__ int FarEnd(int64_t list, int count) const {
-    const int row_block = first_block + static_cast<int>(list / heads);
-    return count - max(0, blocks - far_end - row_block * far_step);
+  // Entries of a list behind the far ones, all of which are listed; below 0: none.
+  __device__ int Near(int64_t list) const {
+    return blocks - far_end - (first_block + static_cast<int>(list / heads)) * far_step;
   }
 };
 

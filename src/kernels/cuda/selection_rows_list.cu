@@ -141,9 +141,7 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
   const int count = work.Entries(first);  // of one list where there are candidates
   if (tile >= count) return;
   const int end = min(count, tile + kValueBlocks);
-  int far_ends[kLists];  // each no less than the one before
-#pragma unroll
-  for (int i = 0; i < kLists; ++i) far_ends[i] = work.FarEnd(first + int64_t{i} * work.heads, count);
+  const int near = work.Near(first);  // entries behind the far ones, of the first list the most
   const int pools = work.Pools(band);
 #pragma unroll
   for (int i = 0; i < kLists; ++i) histograms[i].Clear();
@@ -158,7 +156,8 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
   const float* const weights = work.scratch.scores + band_head * work.group * work.entries * kPools;
   uint32_t zeros[kLists] = {};  // most codes may be 0
   for (int entry = tile + thread; entry < end; entry += kThreads) {
-    const bool far = entry >= work.far_begin && entry < far_ends[kLists - 1];
+    const int left = count - entry;
+    const bool far = entry >= work.far_begin && left > near - (kLists - 1) * work.far_step;
     float worth[kLists] = {};
     const int members = far ? work.group : 0;
 #pragma unroll 4
@@ -173,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) Value(const __grid_constant__ RowsWo
     }
 #pragma unroll
     for (int i = 0; i < kLists; ++i) {
-      const bool far_of_list = far && entry < far_ends[i];
+      const bool far_of_list = far && left > near - i * work.far_step;
       const uint32_t code = far_of_list ? selection::WorthCode(worth[i]) : kNone;
       worths[i * apart + entry] = static_cast<uint16_t>(code);
       if (code == 0) {
@@ -354,8 +353,8 @@ cudaError_t ListRows(cudaStream_t stream, const ListRowsWork& work) {
   };
   const auto band_heads = static_cast<unsigned>(rows.bands * rows.heads);
   cudaError_t error =
-      LaunchKernel(Weigh, dim3(tiles(kTileBlocks), band_heads * static_cast<unsigned>(rows.group)), kThreads, 0,
-                   stream, rows);
+      LaunchKernel(Weigh, dim3(tiles(kTileBlocks), band_heads * static_cast<unsigned>(rows.group)),
+                   kThreads, 0, stream, rows);
   if (error != cudaSuccess) return error;
   const auto value = rows.band_lists == 1 ? Value<1> : Value<kSearchLists>;
   error = LaunchKernel(value, dim3(tiles(kValueBlocks), band_heads), kThreads, 0, stream, rows);

@@ -68,9 +68,8 @@ struct SharedQueries {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread < scored.count) {
       const int band = (scored.first + thread) / work.group;
-      heads[thread] =
-          (int64_t{band} * work.heads + head) * work.group + scored.first + thread -
-          band * work.group;
+      heads[thread] = (int64_t{band} * work.heads + head) * work.group + scored.first + thread -
+                      band * work.group;
     }
     __syncthreads();
     const auto* const from = reinterpret_cast<const uint2*>(work.scratch.codes);
@@ -241,8 +240,8 @@ __device__ void ScorePair(const BlockColumns<kDim, kLoad>& blocks, const RowsWor
         const float2 scale = at % 2 == 0 ? make_float2(two.x, two.y) : make_float2(two.z, two.w);
         float score;
         if constexpr (kKind == SummaryKind::kMoments) {
-          score = selection::MomentScore(factors[head], scale.x, first[i][at], scale.y,
-                                         second[i][at]);
+          score =
+              selection::MomentScore(factors[head], scale.x, first[i][at], scale.y, second[i][at]);
         } else {
           score = selection::BoxScore(factors[head], scale.x, first[i][at] + second[i][at]);
         }

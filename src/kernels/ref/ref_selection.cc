@@ -416,9 +416,9 @@ void SelectOf(const SelectCall& call, const SelectItem& item, int64_t row_block)
   const Codes codes =
       twice ? SecondLook(call, item, row_block, lists) : FirstLook(call, item, {row_block}, lists);
   const int64_t at = row_block * keys.heads;
-  StoreLists(item.budget.is_bounded() ? ListBounded(OfKeys(call, item), codes)
-                                      : ListBest(item.budget.OfRows(row_block, keys.blocks), lists,
-                                                 codes),
+  StoreLists(item.budget.is_bounded()
+                 ? ListBounded(OfKeys(call, item), codes)
+                 : ListBest(item.budget.OfRows(row_block, keys.blocks), lists, codes),
              item.blocks + at * item.capacity, item.capacity, item.counts + at);
 }
 
@@ -456,7 +456,8 @@ void SelectBlocks(const PageFormat& format, const SummaryFormat& summary, int gr
     HEADWAY_CHECK(item.rows == 1 || item.first_stage == 0);
     HEADWAY_CHECK(0 <= budget.far_begin && budget.far_begin <= budget.far_end &&
                   budget.far_end <= item.keys.blocks);
-    HEADWAY_CHECK(budget.far_step == 0 || (budget.far_step > 0 && summary.kept()));
+    HEADWAY_CHECK(budget.far_step == 0 ||
+                  (budget.far_step > 0 && budget.far_step <= kSelectRows && summary.kept()));
     HEADWAY_CHECK(budget.top_p == 0 ||
                   (summary.kind != SummaryKind::kStages && budget.least_blocks > 0));
     HEADWAY_CHECK(item.TakesBound(summary));
