@@ -56,9 +56,10 @@ struct MachineProfile {
   double listed_decode = 0.0;     // bytes a second of listed keys and values that a decode reads
   double listed_attention = 0.0;  // FLOP/s of a prompt's attention to listed blocks
   double moved_attention = 0.0;   // the same where these are rotated as they are attended to
-  double launch_seconds = 0.0;    // from the end of one small kernel to the end of the next
-  double sync_seconds = 0.0;      // from the end of a kernel until the host knows
-  double step_seconds = 0.0;      // of a step beside all else: what the host does between two
+  double coded_listed_attention = 0.0, coded_moved_attention = 0.0;  // of encoded pages
+  double launch_seconds = 0.0;  // from the end of one small kernel to the end of the next
+  double sync_seconds = 0.0;    // from the end of a kernel until the host knows
+  double step_seconds = 0.0;    // of a step beside all else: what the host does between two
 
   // The bus; where the device's memory is the host's, copies within it. By the bytes of one copy.
   Curve host_to_device;

@@ -64,9 +64,9 @@ class Meter {
 
   // Of choosing among so many keys of each head by the rows of so many tokens, in one look or two,
   // and of attending to what one look lists: where it lies, on the device or in the host's memory,
-  // or moved together. Work that products read is written over.
+  // or moved together; or in pages of int8 on the device. Work that products read is written over.
   enum class Looks { kOne, kTwo };
-  enum class ListedPages { kDevice, kMoved, kHost };
+  enum class ListedPages { kDevice, kMoved, kCoded, kCodedMoved, kHost };
   Result<double> ChoiceSeconds(int64_t tokens, int64_t keys, Looks looks);
   Result<double> ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages);
   // Of a choice by such rows that reads keys in stages where they lie, or rotated back; and the
@@ -122,7 +122,8 @@ class Meter {
   // fewer, before a GPU comes to the power that it may draw and its clock falls.
   Result<double> Seconds(Stream& stream, int count, const std::function<void(int)>& work);
   struct Selection;
-  Selection SelectionOf(int64_t rows, int64_t keys, Looks looks);
+  Selection SelectionOf(int64_t rows, int64_t keys, Looks looks,
+                        Encoding encoding = Encoding::kNone);
   void Choose(Selection* selection);
 
   Env& env_;

@@ -33,6 +33,8 @@ TEST(ProfileJson, EveryShippedProfileReadsAndNamesTheSourceOfEachFigure) {
     EXPECT_LE(machine->selection.Peak(), machine->device_read);
     EXPECT_LE(machine->read_in_place, machine->host_to_device.Peak());
     EXPECT_LE(machine->moved_attention, machine->listed_attention);
+    EXPECT_LE(machine->coded_listed_attention, machine->listed_attention);
+    EXPECT_LE(machine->coded_moved_attention, machine->moved_attention);
     EXPECT_LE(machine->listed_attention, machine->attention.Peak());
   }
 }
@@ -53,6 +55,8 @@ TEST(ProfileJson, WritesWhatItReads) {
       machine.listed_decode = 3e10;
       machine.listed_attention = 2e14;
       machine.moved_attention = 1e14;
+      machine.coded_listed_attention = 8e13;
+      machine.coded_moved_attention = 4e13;
       machine.gpus = 4.0;
       machine.link = 3e11;
       machine.sum_seconds = 6e-6;
@@ -75,6 +79,8 @@ TEST(ProfileJson, WritesWhatItReads) {
     EXPECT_EQ(again->listed_decode, machine.listed_decode);
     EXPECT_EQ(again->listed_attention, machine.listed_attention);
     EXPECT_EQ(again->moved_attention, machine.moved_attention);
+    EXPECT_EQ(again->coded_listed_attention, machine.coded_listed_attention);
+    EXPECT_EQ(again->coded_moved_attention, machine.coded_moved_attention);
     EXPECT_EQ(again->gpus, machine.gpus);
     EXPECT_EQ(again->link, machine.link);
     EXPECT_EQ(again->sum_seconds, machine.sum_seconds);

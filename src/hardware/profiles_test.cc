@@ -137,6 +137,8 @@ TEST_F(Profiles, AQuickProbeIsAProfile) {
   EXPECT_GT(read->prompt_scores, 1e5);
   EXPECT_GT(read->listed_attention, 1e8);
   EXPECT_GT(read->moved_attention, 1e8);
+  EXPECT_GT(read->coded_listed_attention, 1e8);
+  EXPECT_GT(read->coded_moved_attention, 1e8);
   EXPECT_EQ(read->read_in_place, 0.0);  // without a bus
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "hardware/meter.h"
+#include "kernels/page_codec.h"
 
 namespace headway::hardware {
 namespace {
@@ -70,6 +71,7 @@ struct Meter::Selection {
   AttendBlocksItem attend;
   int64_t sketch_offset = 0;  // in a summary
   int64_t summary_bytes = 0;
+  int64_t page_bytes = 0;  // of all heads, with their parameters
 
   void PlaceSummary(const std::byte* at) {
     place.summary = at;
@@ -77,8 +79,8 @@ struct Meter::Selection {
   }
 };
 
-Meter::Selection Meter::SelectionOf(int64_t rows, int64_t keys, Looks looks) {
-  const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim};
+Meter::Selection Meter::SelectionOf(int64_t rows, int64_t keys, Looks looks, Encoding encoding) {
+  const PageFormat format = {DType::kBF16, kDefaultPageSlots, sizes_.head_dim, encoding};
   Selection made;
   SelectItem& select = made.select;
   select.q = x();
@@ -87,9 +89,17 @@ Meter::Selection Meter::SelectionOf(int64_t rows, int64_t keys, Looks looks) {
   BlockedKeys& blocked = select.keys;
   blocked.heads = blocked.group_heads = sizes_.heads;
   blocked.blocks = blocked.segment_blocks = keys / kSummary.block_slots;
-  blocked.page_stride = static_cast<int64_t>(format.bytes());
-  blocked.head_stride = keys / kDefaultPageSlots * blocked.page_stride;
+  const int64_t pages = keys / kDefaultPageSlots;
+  blocked.page_stride = static_cast<int64_t>(format.closed_bytes());
+  blocked.head_stride = pages * blocked.page_stride;
   blocked.v_offset = sizes_.heads * blocked.head_stride;
+  made.page_bytes = 2 * blocked.v_offset;
+  if (encoding != Encoding::kNone) {
+    blocked.params_offset = made.page_bytes;
+    blocked.params_page_stride = ParamBytes(format);
+    blocked.params_head_stride = pages * blocked.params_page_stride;
+    made.page_bytes += sizes_.heads * blocked.params_head_stride;
+  }
   blocked.codes_head_stride = blocked.blocks * kSummary.code_bytes(sizes_.head_dim);
   blocked.scales_offset = sizes_.heads * blocked.codes_head_stride;
   blocked.scales_head_stride = 2 * blocked.blocks;
@@ -193,9 +203,11 @@ Result<double> Meter::StagesSeconds(int64_t tokens, int64_t keys, StageKeys how)
 }
 
 Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages) {
-  Selection selection = SelectionOf(tokens, keys, Looks::kOne);
+  const bool coded = pages == ListedPages::kCoded || pages == ListedPages::kCodedMoved;
+  const Encoding encoding = coded ? Encoding::kInt8 : Encoding::kNone;
+  Selection selection = SelectionOf(tokens, keys, Looks::kOne, encoding);
   const bool host = pages == ListedPages::kHost;
-  const int64_t page_bytes = 2 * selection.select.keys.v_offset;
+  const int64_t page_bytes = selection.page_bytes;
   selection.place.slab = host ? pinned_->data() : memory_->data();
   selection.PlaceSummary(memory_->data() + RoundUp(page_bytes, 256));
   Choose(&selection);
@@ -204,7 +216,7 @@ Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pa
   attend.o = states();
   attend.lse = attend.o + std::max<int64_t>(tokens, attend.parts) * attend.o_stride;
   // Frequencies are whatever is there: numbers.
-  if (pages == ListedPages::kMoved) {
+  if (pages == ListedPages::kMoved || pages == ListedPages::kCodedMoved) {
     attend.move = {reinterpret_cast<const float*>(memory_->data()), sizes_.head_dim, keys};
   }
   // On the device those of other layers between.
@@ -213,8 +225,8 @@ Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pa
   int64_t turn = 0;
   return Seconds(*compute_, 4, [&](int) {
     if (!host) selection.place.slab = memory_->data() + turn++ % turns * page_bytes;
-    kernels_->AttendBlocks(*compute_, {DType::kBF16, kDefaultPageSlots, sizes_.head_dim}, kSummary,
-                           sizes_.group, kScale, {&attend, 1});
+    kernels_->AttendBlocks(*compute_, {DType::kBF16, kDefaultPageSlots, sizes_.head_dim, encoding},
+                           kSummary, sizes_.group, kScale, {&attend, 1});
   });
 }
 

@@ -38,6 +38,17 @@ TEST(Cost, APromptScoresPooledQueriesAndWritesAListForEachBlockOfRows) {
   EXPECT_EQ(cost.flops, (8 + 8 + 3) * 2 * 100 * kGroup * (4 * 32 + 40));
 }
 
+// The lists of further blocks of rows have 4 and 8 near blocks less.
+TEST(Cost, ListsOfAPromptAreAsLongAsTheirRowsHaveThem) {
+  SelectItem item = Choice(148);
+  const WorkCost alike = SelectCost(kFormat, kSummary, kGroup, {&item, 1}, 2);
+  item.budget.far_step = 4;
+  EXPECT_EQ(item.ListedBy(item.budget), 30 + 26 + 22);
+  const WorkCost cost = SelectCost(kFormat, kSummary, kGroup, {&item, 1}, 2);
+  EXPECT_EQ(alike.bytes - cost.bytes, 2 * (4 + 8) * 4);
+  EXPECT_EQ(alike.flops, cost.flops);
+}
+
 // Each block of rows searches with one query of each head, and scores its candidates with the
 // pools.
 TEST(Cost, APromptInTwoLooksScoresFewBlocksWithAllPools) {

@@ -368,7 +368,7 @@ struct SelectItem {
     return first;
   }
   // Blocks that all lists of a head have by such a budget, on average over the heads, where worth
-  // adds none.
+  // does not say how many.
   int64_t ListedBy(const SelectionBudget& of) const {
     int64_t all = 0;
     for (int64_t i = 0; i < row_blocks(); ++i) {

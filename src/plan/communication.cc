@@ -55,9 +55,10 @@ void ShareDevice(double ranks, MachineProfile* own) {
                        &own->second_look, &own->host_to_device, &own->device_to_host}) {
     Slow(curve, share);
   }
-  for (double* rate : {&own->device_read, &own->prompt_scores, &own->listed_decode,
-                       &own->listed_attention, &own->moved_attention, &own->both_directions,
-                       &own->read_in_place, &own->host_to_device_reading}) {
+  for (double* rate :
+       {&own->device_read, &own->prompt_scores, &own->listed_decode, &own->listed_attention,
+        &own->moved_attention, &own->coded_listed_attention, &own->coded_moved_attention,
+        &own->both_directions, &own->read_in_place, &own->host_to_device_reading}) {
     *rate *= share;
   }
 }

@@ -91,7 +91,7 @@ struct KeySelection {
   // tokens, and what is scored by pool_tokens are these.
   double prompt_candidates = 0.0, search_tokens = 1.0;
   // Recent keys, of which tokens of a chunk need as many less before it as the chunk has before
-  // them; 0: all of them list what the first one does.
+  // them; 0: all of them list those of the first one.
   double prompt_recent = 0.0;
   // Of a prompt's tokens one of so many reads all keys besides; 0: none does.
   double dense_every = 0.0;

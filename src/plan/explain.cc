@@ -191,6 +191,8 @@ std::vector<std::string> ExplainSpeed(const PlanRequest& request, const Plan& pl
     m.prompt_scores *= 2.0;
     m.listed_attention *= 2.0;
     m.moved_attention *= 2.0;
+    m.coded_listed_attention *= 2.0;
+    m.coded_moved_attention *= 2.0;
   });
   std::vector<std::string> sentences = std::move(asker).sentences();
   if (request.selection.keys > 0.0) {

@@ -195,17 +195,20 @@ double PromptChoiceSeconds(const MachineProfile& machine, const Subject& subject
 
 double RecentInChunk(const KeySelection& selection, double tokens) {
   const double recent = selection.prompt_recent;
-  return tokens < recent ? tokens / 2.0 : recent - recent * recent / (2.0 * tokens);
+  return tokens <= recent ? tokens / 2.0 : recent - recent * recent / (2.0 * tokens);
 }
 
 double ListedAttentionSeconds(const MachineProfile& machine, const Subject& subject, double listed,
                               double tokens) {
   const ModelShape& shape = subject.shape;
   const RangeWork work = WorkOf(RangePath::kResident, subject, shape.kv_heads, listed, tokens);
-  const double measured =
-      subject.selection.moved ? machine.moved_attention : machine.listed_attention;
-  const double rate =
-      measured > 0.0 ? measured : machine.attention.Rate(tokens * shape.query_heads);
+  const bool moved = subject.selection.moved;
+  double rate = moved ? machine.moved_attention : machine.listed_attention;
+  const double coded = moved ? machine.coded_moved_attention : machine.coded_listed_attention;
+  const auto plain = static_cast<double>(2 * shape.head_dim * DTypeBytes(shape.dtype));
+  const bool encoded = HeadBytes(subject) < plain;
+  if (encoded && coded > 0.0) rate = coded;
+  if (rate <= 0.0) rate = machine.attention.Rate(tokens * shape.query_heads);
   return std::max(work.flops / rate, machine.decode_attention.Seconds(work.device_bytes));
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -167,6 +168,15 @@ TEST(SelectionCost, AttentionToListedKeysHasItsOwnRate) {
   EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e11, 1e-12);
   subject.selection.moved = true;
   EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e10, 1e-12);
+  // Of encoded pages, where that was measured, another.
+  subject.closed_bytes = HeadBytes(subject) / 2.0;
+  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e10, 1e-12);
+  machine.coded_moved_attention = 4e9;
+  machine.coded_listed_attention = 5e9;
+  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 4e9, 1e-12);
+  subject.selection.moved = false;
+  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 5e9, 1e-12);
+  subject.closed_bytes = 0.0;
   // A few queries take as long as their keys take to be read.
   machine.decode_attention = {{{1.0, 1e9}}};
   EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 1.0), 400e3 / 1e9, 1e-12);
@@ -326,6 +336,18 @@ TEST(SelectionCost, BytesReadAreThoseOfSummariesAndChosenKeys) {
   subject = Choosing();
   subject.window = {5000};
   EXPECT_EQ(CacheBytesRead(subject, lengths), 5900.0 * 400.0);
+}
+
+// Of 1,000 recent keys tokens have those of their chunk before them.
+TEST(SelectionCost, RecentKeysOfAChunkAreNotListed) {
+  KeySelection selection;
+  EXPECT_EQ(RecentInChunk(selection, 512.0), 0.0);
+  selection.prompt_recent = 1000.0;
+  for (const int tokens : {1, 100, 1000, 1001, 4000}) {
+    double sum = 0.0;
+    for (int before = 0; before < tokens; ++before) sum += std::min(before, 1000);
+    EXPECT_NEAR(RecentInChunk(selection, tokens), sum / tokens, 0.5) << tokens;
+  }
 }
 
 // Two layers of a step that chooses, beside one of its exact part alone.

@@ -60,6 +60,7 @@ class Selection {
         parallel_(heads_ * PoolsOf(rows_) * keys_.blocks >= kParallelBlocks) {
     HEADWAY_CHECK(0 <= item.budget.far_begin && item.budget.far_begin <= item.budget.far_end &&
                   item.budget.far_end <= keys_.blocks);
+    HEADWAY_CHECK(item.budget.far_step == 0 || summary_.kept());
     HEADWAY_CHECK(item.TakesBound(summary_));
     HEADWAY_CHECK(item.capacity >= item.budget.Capacity(keys_.blocks, keys_.heads));
     const bool staged = summary_.kind == SummaryKind::kStages;

@@ -197,7 +197,7 @@ __device__ void MultiplyBlocks(const BlockColumns<kDim, kLoad>& blocks, int tile
   }
 }
 
-// One of a block of threads' pairs of query heads, the last of which may have one head.
+// One of a block of threads' pairs of query heads; `heads` are those from its first one on.
 struct Pair {
   int index;
   int heads;

@@ -177,6 +177,7 @@ TEST_F(CudaSelectionTest, RowsOfWideHeadsAgreeWithTheDefinition) {
           c.budget = {.far_begin = begin,
                       .far_end = end,
                       .far_blocks = random.Below(end - begin + 1),
+                      .far_step = random.Below(5),
                       .share = Pick(random, {BudgetShare::kHead, BudgetShare::kLayer})};
           c.turn_dim = c.turn_dim > 0 ? 128 : 0;
           c.move_dim = move_dim;
@@ -201,8 +202,8 @@ TEST_F(CudaSelectionTest, RowsOfOtherDTypesAgreeWithTheDefinition) {
   }
 }
 
-// Blocks of rows are scored in several turns, in several tiles, and a head's list has several
-// rounds; the table of segments lies in memory.
+// Blocks are scored in several tiles, and a head's list has several rounds; the table of segments
+// lies in memory.
 class CudaRowsLookTest : public CudaSelectionTest, public testing::WithParamInterface<int64_t> {};
 
 TEST_P(CudaRowsLookTest, RowsAgreeWithTheDefinitionOnManyBlocks) {
@@ -218,6 +219,7 @@ TEST_P(CudaRowsLookTest, RowsAgreeWithTheDefinitionOnManyBlocks) {
       c.segment_pages = 3;
       c.pages = 719;  // 5,752 blocks, 480 segments
       c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 40, .share = share};
+      c.budget.far_step = 2;
       c.budget.candidates = candidates;
       c.rows = 130;
       c.turn_dim = 16;
@@ -234,19 +236,48 @@ INSTANTIATE_TEST_SUITE_P(Candidates, CudaRowsLookTest, testing::Values(0, 320, 2
 // Several bands of a first look, the last of which is not full.
 TEST_F(CudaSelectionTest, RowsOfSeveralBandsAgreeWithTheDefinition) {
   for (const int64_t rows : {512, 1100}) {
+    for (const int head_dim : {64, 256}) {
+      SelectionCase c;
+      c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = head_dim};
+      c.summary = {.block_slots = 16};
+      c.heads = 2;
+      c.group_heads = 2;
+      c.group = 9;  // of 256 elements more query heads than a block of threads has at once
+      c.segment_pages = 5;
+      c.pages = 40;
+      c.budget = {.far_begin = 3, .far_end = c.blocks() - 37, .far_blocks = 9, .far_step = 4};
+      c.budget.candidates = 60;
+      c.rows = rows;
+      c.scale = 0.125f;
+      c.activation = DType::kBF16;
+      Check(c, 1500);
+    }
+  }
+}
+
+// As many blocks of threads as fill a large device score some blocks in rounds: all of them for
+// many rows, or many candidates for few. Of many blocks scratch memory holds a few bands at a time.
+TEST_F(CudaSelectionTest, RowsInRoundsAndInTurnsAgreeWithTheDefinition) {
+  struct Size {
+    int heads, group;
+    int64_t pages, rows, candidates;
+  };
+  for (const Size& size :
+       {Size{4, 16, 88, 2100, 0}, Size{5, 16, 719, 330, 0}, Size{8, 4, 150, 2000, 560}}) {
     SelectionCase c;
-    c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 64};
-    c.summary = {.block_slots = 16};
-    c.heads = 2;
+    c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 16};
+    c.summary = {.block_slots = 8};
+    c.heads = size.heads;
     c.group_heads = 2;
-    c.group = 9;  // more query heads than a block of threads has at once
-    c.segment_pages = 5;
-    c.pages = 40;
-    c.budget = {.far_begin = 3, .far_end = c.blocks() - 5, .far_blocks = 9, .candidates = 70};
-    c.rows = rows;
-    c.scale = 0.125f;
+    c.group = size.group;
+    c.segment_pages = 30;
+    c.pages = size.pages;
+    c.budget = {.far_begin = 3, .far_end = c.blocks() - 60, .far_blocks = 40, .far_step = 8};
+    c.budget.candidates = size.candidates;
+    c.rows = size.rows;
+    c.scale = 0.25f;
     c.activation = DType::kBF16;
-    Check(c, 1500);
+    Check(c, 1600);
   }
 }
 

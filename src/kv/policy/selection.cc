@@ -140,11 +140,11 @@ SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpa
 
 namespace {
 
-// Whether blocks with keys from `position` on are followed by others without a gap.
+// Whether the blocks from `position` on have no gap before or among them.
 bool FollowOneAnother(std::span<const BlockSpan> spans, int64_t slots, int64_t position) {
   for (size_t i = 1; i < spans.size(); ++i) {
     const int64_t end = spans[i - 1].position + spans[i - 1].blocks * slots;
-    if (end > position && end != spans[i].position) return false;
+    if (spans[i].position > position && end != spans[i].position) return false;
   }
   return true;
 }
@@ -159,8 +159,8 @@ SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const Bl
   if (!policy.summary.kept()) return budget;
   const int64_t slots = policy.summary.block_slots;
   budget.candidates = CeilDiv(policy.PromptCandidatesAt(position), slots);
-  // Rows further on have the chunk's before them. Where blocks are moved, all rows have them at the
-  // same places.
+  // Rows further on have the chunk's before them. Where blocks are moved, recent ones stay where
+  // all rows find them.
   if (!policy.reaches() && FollowOneAnother(spans, slots, position - policy.recent)) {
     budget.far_step = kSelectRows / slots;
   }

@@ -161,8 +161,9 @@ struct BlockSpan {
 // of all far blocks.
 SelectionBudget BudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                          int64_t q_position);
-// The same of the rows of a prompt's chunk behind the blocks, whose first is at `position`. A row's
-// recent keys end with the row.
+// The same of the rows of a prompt's chunk behind the blocks, whose first is at `position`. Recent
+// keys end with each block of rows; for all of them with the first row where blocks are moved, of
+// selectors without summaries, and where a gap lies before or among recent blocks.
 SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const BlockSpan> spans,
                                int64_t position);
 

@@ -249,7 +249,9 @@ TEST(SelectionPolicyTest, RecentKeysOfPromptsAreThoseOfTheFirstRowBesideAGapOrWh
   };
   SelectionPolicy policy = PolicyOf(64, 32, 512);
   EXPECT_EQ(step(policy, 1600), 4);
-  EXPECT_EQ(step(policy, 2544), 4);
+  EXPECT_EQ(step(policy, 2480), 4);
+  EXPECT_EQ(step(policy, 2496), 0);  // recent keys begin in the gap
+  EXPECT_EQ(step(policy, 2544), 0);
   EXPECT_EQ(step(policy, 2560), 0);
   EXPECT_EQ(step(policy, 2800), 0);
   policy.distance = 1024;
