@@ -464,14 +464,17 @@ TEST(SelectionCost, IsNearWhatAnH200Takes) {
   subject.selection.prompts = KeySelection::Prompts::kSelected;
   subject.selection.pool_tokens = 8.0;
   subject.selection.list_tokens = 64.0;
+  subject.selection.search_tokens = 64.0;
   subject.selection.block_keys = 16.0;
+  subject.selection.prompt_candidates = 8.0 * 2048.0 + 256.0 + 1024.0;
+  subject.selection.prompt_recent = 1024.0;
   const auto prefill = [&] {
-    return 8192.0 / PredictPrefill(machine, subject, run, 122880, 8192).seconds;
+    return 16384.0 / PredictPrefill(machine, subject, run, 114688, 16384).seconds;
   };
-  EXPECT_NEAR(prefill(), 18515.0, 0.22 * 18515.0);
+  EXPECT_NEAR(prefill(), 33973.0, 0.1 * 33973.0);
   subject.selection = {};
   EXPECT_NEAR(decode(), 122.0, 0.05 * 122.0);
-  EXPECT_NEAR(prefill(), 7227.0, 0.1 * 7227.0);
+  EXPECT_NEAR(prefill(), 7567.0, 0.1 * 7567.0);
 }
 
 }  // namespace
