@@ -183,9 +183,7 @@ plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placem
     chosen.search_tokens = static_cast<double>(kSearchRows);
     chosen.prompt_candidates = always + static_cast<double>(policy.PromptCandidatesAt(longest));
     chosen.moved = policy.reaches();
-    if (policy.summary.kept() && !policy.reaches()) {
-      chosen.prompt_recent = static_cast<double>(policy.recent);
-    }
+    if (policy.recent_ends_with_rows()) chosen.prompt_recent = static_cast<double>(policy.recent);
     chosen.dense_every = static_cast<double>(policy.dense_every);
   }
   return chosen;

@@ -64,11 +64,12 @@ class Meter {
 
   // Of choosing among so many keys of each head by the rows of so many tokens, in one look or two,
   // and of attending to what one look lists: where it lies, on the device or in the host's memory,
-  // or moved together; or in pages of int8 on the device. Work that products read is written over.
+  // or moved together; in pages of an encoding. Work that products read is written over.
   enum class Looks { kOne, kTwo };
-  enum class ListedPages { kDevice, kMoved, kCoded, kCodedMoved, kHost };
+  enum class ListedPages { kDevice, kMoved, kHost };
   Result<double> ChoiceSeconds(int64_t tokens, int64_t keys, Looks looks);
-  Result<double> ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages);
+  Result<double> ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages,
+                               Encoding encoding = Encoding::kNone);
   // Of a choice by such rows that reads keys in stages where they lie, or rotated back; and the
   // bytes of the keys that one list takes.
   enum class StageKeys { kAsTheyLie, kTurned };

@@ -96,13 +96,13 @@ class Measuring {
     machine_.prompt_scores = scores / Take(meter_.ChoiceSeconds(tokens, keys, Looks::kOne));
     const double flops =
         4.0 * meter_.ListedKeys(keys) * static_cast<double>(tokens) * query_heads * sizes_.head_dim;
-    const auto rate = [&](Pages pages) {
-      return flops / Take(meter_.ListedSeconds(tokens, keys, pages));
+    const auto rate = [&](Pages pages, Encoding encoding) {
+      return flops / Take(meter_.ListedSeconds(tokens, keys, pages, encoding));
     };
-    machine_.listed_attention = rate(Pages::kDevice);
-    machine_.moved_attention = rate(Pages::kMoved);
-    machine_.coded_listed_attention = rate(Pages::kCoded);
-    machine_.coded_moved_attention = rate(Pages::kCodedMoved);
+    machine_.listed_attention = rate(Pages::kDevice, Encoding::kNone);
+    machine_.moved_attention = rate(Pages::kMoved, Encoding::kNone);
+    machine_.coded_listed_attention = rate(Pages::kDevice, Encoding::kInt8);
+    machine_.coded_moved_attention = rate(Pages::kMoved, Encoding::kInt8);
     // A GPU's choices by keys take what reading them does, and so does its attention to chosen
     // ones.
     const double bytes = meter_.ListedKeys(keys) * 4.0 * sizes_.heads * sizes_.head_dim;

@@ -202,9 +202,8 @@ Result<double> Meter::StagesSeconds(int64_t tokens, int64_t keys, StageKeys how)
   });
 }
 
-Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages) {
-  const bool coded = pages == ListedPages::kCoded || pages == ListedPages::kCodedMoved;
-  const Encoding encoding = coded ? Encoding::kInt8 : Encoding::kNone;
+Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pages,
+                                    Encoding encoding) {
   Selection selection = SelectionOf(tokens, keys, Looks::kOne, encoding);
   const bool host = pages == ListedPages::kHost;
   const int64_t page_bytes = selection.page_bytes;
@@ -216,7 +215,7 @@ Result<double> Meter::ListedSeconds(int64_t tokens, int64_t keys, ListedPages pa
   attend.o = states();
   attend.lse = attend.o + std::max<int64_t>(tokens, attend.parts) * attend.o_stride;
   // Frequencies are whatever is there: numbers.
-  if (pages == ListedPages::kMoved || pages == ListedPages::kCodedMoved) {
+  if (pages == ListedPages::kMoved) {
     attend.move = {reinterpret_cast<const float*>(memory_->data()), sizes_.head_dim, keys};
   }
   // On the device those of other layers between.

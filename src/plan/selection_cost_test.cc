@@ -161,25 +161,28 @@ TEST(SelectionCost, KeptTokensThatAreNotEncodedTakeMore) {
 TEST(SelectionCost, AttentionToListedKeysHasItsOwnRate) {
   Subject subject = Choosing();
   MachineProfile machine = Simple();
+  const auto seconds = [&](double tokens) {
+    return ListedAttentionSeconds(machine, subject, 1000.0, tokens);
+  };
   const double flops = 4.0 * 1000.0 * 128.0 * 2.0 * 100.0;
-  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e14, 1e-12);
+  EXPECT_NEAR(seconds(128.0), flops / 1e14, 1e-12);
   machine.listed_attention = 1e11;
   machine.moved_attention = 1e10;
-  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e11, 1e-12);
+  EXPECT_NEAR(seconds(128.0), flops / 1e11, 1e-12);
   subject.selection.moved = true;
-  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e10, 1e-12);
+  EXPECT_NEAR(seconds(128.0), flops / 1e10, 1e-12);
   // Of encoded pages, where that was measured, another.
   subject.closed_bytes = HeadBytes(subject) / 2.0;
-  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 1e10, 1e-12);
+  EXPECT_NEAR(seconds(128.0), flops / 1e10, 1e-12);
   machine.coded_moved_attention = 4e9;
   machine.coded_listed_attention = 5e9;
-  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 4e9, 1e-12);
+  EXPECT_NEAR(seconds(128.0), flops / 4e9, 1e-12);
   subject.selection.moved = false;
-  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 128.0), flops / 5e9, 1e-12);
+  EXPECT_NEAR(seconds(128.0), flops / 5e9, 1e-12);
   subject.closed_bytes = 0.0;
   // A few queries take as long as their keys take to be read.
   machine.decode_attention = {{{1.0, 1e9}}};
-  EXPECT_NEAR(ListedAttentionSeconds(machine, subject, 1000.0, 1.0), 400e3 / 1e9, 1e-12);
+  EXPECT_NEAR(seconds(1.0), 400e3 / 1e9, 1e-12);
 }
 
 // Of a decode step at a million tokens.

@@ -159,9 +159,8 @@ SelectionBudget PromptBudgetOf(const SelectionPolicy& policy, std::span<const Bl
   if (!policy.summary.kept()) return budget;
   const int64_t slots = policy.summary.block_slots;
   budget.candidates = CeilDiv(policy.PromptCandidatesAt(position), slots);
-  // Rows further on have the chunk's before them. Where blocks are moved, recent ones stay where
-  // all rows find them.
-  if (!policy.reaches() && FollowOneAnother(spans, slots, position - policy.recent)) {
+  // Rows further on have the chunk's before them.
+  if (policy.recent_ends_with_rows() && FollowOneAnother(spans, slots, position - policy.recent)) {
     budget.far_step = kSelectRows / slots;
   }
   return budget;

@@ -117,6 +117,9 @@ struct SelectionPolicy {
   // Whether a step may read what an earlier one has listed.
   bool keeps_lists() const { return refresh > 1 || SearchRefresh() > 1; }
   bool reaches() const { return distance > 0; }
+  // Whether recent keys of a prompt's rows end with the row, and not with the chunk's first one:
+  // where blocks are moved, recent ones stay where all rows find them.
+  bool recent_ends_with_rows() const { return summary.kept() && !reaches(); }
   KeyPositions PositionsIn(int layer) const {
     return layer < kFirstLayers ? first_positions : positions;
   }
