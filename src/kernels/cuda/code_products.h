@@ -83,6 +83,28 @@ __device__ void LoadCodeWords(const std::byte* row, int head_dim, int lane_of_ro
   }
 }
 
+// The same of a row that is there, where what lies behind the head's dimension is multiplied by 0:
+// no load depends on anything.
+template <int kLoad, int kWords>
+__device__ void LoadRowWords(const std::byte* row, int head_dim, int lane_of_row,
+                             uint32_t (&words)[kWords]) {
+#pragma unroll
+  for (int word = 0; word < kWords; word += kLoad / 4) {
+    const std::byte* at = row + min(CodeWordAt<kLoad>(word, lane_of_row), head_dim - kLoad);
+    if constexpr (kLoad == 16) {
+      const uint4 some = LoadStreaming(at);
+      words[word] = some.x;
+      words[word + 1] = some.y;
+      words[word + 2] = some.z;
+      words[word + 3] = some.w;
+    } else {
+      const uint2 some = __ldcg(reinterpret_cast<const uint2*>(at));
+      words[word] = some.x;
+      words[word + 1] = some.y;
+    }
+  }
+}
+
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_CODE_PRODUCTS_H_

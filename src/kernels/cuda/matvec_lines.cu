@@ -43,36 +43,59 @@ __host__ __device__ inline int StepsOf(DType dtype, int in) {
 // x as f32 in shared memory: rows padded with zeros to whole steps. With 16-bit weights a lane
 // needs 8 consecutive elements at a time; they lie in two groups of 4, each next to those of the
 // neighbouring lanes, so that no two lanes of a quarter warp meet in a bank.
+template <DType kWeight, DType kActivation>
+__device__ inline void StageXAs(const MatVecProblem& problem, int rows_staged, int padded,
+                                float* to) {
+  constexpr int kAhead = 4;  // of a thread: no load waits for one before it
+  constexpr int kLoads = kActivation == DType::kF32 ? 2 : 1;
+  const int chunks = padded / 8;
+  const int count = rows_staged * chunks;
+  const auto* x = static_cast<const uint4*>(problem.x);
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += kAhead * kLineThreads) {
+    uint4 raw[kAhead][kLoads];
+    const auto there = [&](int row, int chunk) {
+      return row < problem.rows && chunk * 8 < problem.in;
+    };
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int i = min(first + k * kLineThreads, count - 1);
+      const int row = i / chunks;
+      const int chunk = i - row * chunks;
+      const int at = there(row, chunk) ? row * (problem.in / 8) + chunk : 0;
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) raw[k][load] = x[at * kLoads + load];
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int i = first + k * kLineThreads;
+      if (i >= count) break;
+      const int row = i / chunks;
+      const int chunk = i - row * chunks;
+      float values[8];
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) {
+        Unpack<kActivation>(raw[k][load], values + load * 4);
+      }
+#pragma unroll
+      for (float& value : values) value = there(row, chunk) ? value : 0.0f;
+      float* low = to + int64_t{row} * padded +
+                   (kWeight == DType::kF32 ? chunk * 8 : chunk / kWarp * 256 + chunk % kWarp * 4);
+      float* high = low + (kWeight == DType::kF32 ? 4 : 128);
+      *reinterpret_cast<float4*>(low) = {values[0], values[1], values[2], values[3]};
+      *reinterpret_cast<float4*>(high) = {values[4], values[5], values[6], values[7]};
+    }
+  }
+}
 template <DType kWeight>
 __device__ inline void StageX(const MatVecProblem& problem, int rows_staged, int padded,
                               float* to) {
-  const int chunks = padded / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < rows_staged * chunks; i += kLineThreads) {
-    const int row = i / chunks;
-    const int chunk = i - row * chunks;
-    float values[8] = {};
-    if (row < problem.rows && chunk * 8 < problem.in) {
-      const int64_t at = int64_t{row} * problem.in + chunk * 8;
-      if (problem.activation == DType::kF32) {
-        const auto* from =
-            reinterpret_cast<const uint4*>(static_cast<const float*>(problem.x) + at);
-        Unpack<DType::kF32>(from[0], values);
-        Unpack<DType::kF32>(from[1], values + 4);
-      } else {
-        const uint4 raw =
-            *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(problem.x) + at);
-        if (problem.activation == DType::kBF16) {
-          Unpack<DType::kBF16>(raw, values);
-        } else {
-          Unpack<DType::kF16>(raw, values);
-        }
-      }
-    }
-    float* low = to + int64_t{row} * padded +
-                 (kWeight == DType::kF32 ? chunk * 8 : chunk / kWarp * 256 + chunk % kWarp * 4);
-    float* high = low + (kWeight == DType::kF32 ? 4 : 128);
-    *reinterpret_cast<float4*>(low) = {values[0], values[1], values[2], values[3]};
-    *reinterpret_cast<float4*>(high) = {values[4], values[5], values[6], values[7]};
+  switch (problem.activation) {
+    case DType::kF32:
+      return StageXAs<kWeight, DType::kF32>(problem, rows_staged, padded, to);
+    case DType::kF16:
+      return StageXAs<kWeight, DType::kF16>(problem, rows_staged, padded, to);
+    case DType::kBF16:
+      return StageXAs<kWeight, DType::kBF16>(problem, rows_staged, padded, to);
   }
 }
 

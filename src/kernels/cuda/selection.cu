@@ -94,8 +94,34 @@ bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
          head_dim % bytes == 0 && keys.scales_offset % 8 == 0 && keys.scales_head_stride % 2 == 0;
 }
 
+namespace {
+
+constexpr int kDevices = 64;
+std::array<std::atomic<int>, kDevices> launchers = {};  // of this process
+
+}  // namespace
+
+SelectionLauncher::SelectionLauncher(int device) : device_(device) {
+  if (device_ < kDevices) ++launchers[static_cast<size_t>(device_)];
+}
+SelectionLauncher::~SelectionLauncher() {
+  if (device_ < kDevices) --launchers[static_cast<size_t>(device_)];
+}
+
+bool LaunchesAlone() {
+  static std::array<std::atomic<int>, kDevices> known = {};  // 0: not yet, 1: shared, 2: not
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return false;
+  std::atomic<int>& state = known[static_cast<size_t>(device)];
+  if (state == 0) {
+    int shared = 1;  // by the processes of a multi-process service
+    cudaDeviceGetAttribute(&shared, cudaDevAttrMpsEnabled, device);
+    state = shared != 0 ? 1 : 2;
+  }
+  return state == 2 && launchers[static_cast<size_t>(device)] == 1;
+}
+
 int Multiprocessors() {
-  constexpr int kDevices = 64;
   constexpr int kUnknown = 16;  // fewer than there are
   static std::array<std::atomic<int>, kDevices> known = {};
   int device = 0;
@@ -113,9 +139,9 @@ cudaError_t MakeTable(cudaStream_t stream, const BlockedKeys& keys, PlaceMember 
                       const std::byte** places, BlockTable& table) {
   const size_t segments = keys.segments.size();
   table.group_segments = static_cast<int32_t>(keys.group_segments());
-  table.group_heads = keys.group_heads;
   table.blocks = static_cast<int32_t>(keys.blocks);
-  table.segment_blocks = static_cast<int32_t>(std::min(keys.segment_blocks, kBlocksMax));
+  table.group_heads = Divisor::Of(keys.group_heads);
+  table.segment_blocks = Divisor::Of(std::min(keys.segment_blocks, kBlocksMax));
   table.table = nullptr;
   if (segments <= size_t{kInlinePlaces}) {
     for (size_t i = 0; i < segments; ++i) {
@@ -279,7 +305,7 @@ bool TakesRest(const SelectionShape& shape, const AttendBlocksItem& item, size_t
   if (rest.result == nullptr) return !item.attended;
   return item.rows == 1 && item.parts > 0 && rest.count > 0 &&
          rest.count <= shape.format.page_slots && shape.format.dtype == shape.activation &&
-         Aligned(rest.pages) && rest.row_stride % 16 == 0 &&
+         Aligned(rest.pages) && Aligned(rest.result, 8) && rest.row_stride % 16 == 0 &&
          rest.row_stride / 16 <= std::numeric_limits<int32_t>::max() &&
          static_cast<size_t>(item.keys.heads) * static_cast<size_t>(shape.group) <= counters;
 }
@@ -363,7 +389,7 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
     return cudaErrorInvalidValue;
   }
   if (item.split == 0) return AttendRows(stream, shape, item);
-  if (item.rows != 1 || item.split < 0 || item.split % block_slots != 0 ||
+  if (item.rows != 1 || !Aligned(item.q) || item.split < 0 || item.split % block_slots != 0 ||
       int64_t{item.parts} * keys.heads > std::numeric_limits<int32_t>::max() / 2) {
     return cudaErrorInvalidValue;
   }
@@ -392,6 +418,8 @@ cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,
   work.split_blocks = static_cast<int32_t>(std::min(item.split / block_slots, kBlocksMax));
   work.block_slots = block_slots;
   work.page_slots = shape.format.page_slots;
+  work.page_blocks = Divisor::Of(shape.format.page_slots / block_slots);
+  work.block_strips = Divisor::Of(block_slots / 8);
   work.params_aligned = ParamsAligned(keys) ? 1 : 0;
   work.result = item.rest.result;
   work.open_pages = item.rest.pages;

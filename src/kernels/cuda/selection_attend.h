@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/selection_keys.h"
 
 namespace headway::cuda {
@@ -79,6 +80,8 @@ struct AttendWork {
   int32_t split_blocks;  // listed blocks of a part
   int32_t block_slots;
   int32_t page_slots;
+  Divisor page_blocks;     // blocks of a page
+  Divisor block_strips;    // 8 slots each
   int32_t params_aligned;  // 1: rows of parameters lie on 16 bytes
   // Where blocks are moved: see BlockMove. Null: they are not.
   const float* inv_freq;

@@ -76,6 +76,8 @@ struct Round {
   bool one_page;  // the second strip's parameters of K are the first's, and were not read again
 
   // `strips` are the round's; `sub` is which of a key's channels the lane has, `key` which key.
+  // Nothing is loaded on a condition: a register that may be 0 instead is copied behind the load,
+  // which waits for it.
   __device__ void LoadKeys(const AttendWork& work, const Strip (&strips)[Shape::kStrips], int sub,
                            int key) {
     one_page = Shape::kStrips > 1 && strips[Shape::kStrips - 1].params == strips[0].params;
@@ -84,49 +86,31 @@ struct Round {
   }
   __device__ void LoadStripKeys(const AttendWork& work, const Strip& strip, int i, int sub,
                                 int key) {
-    const bool there = strip.k != nullptr && sub * 8 < work.head_dim;
     const int row_bytes = work.head_dim / 8 * BytesOfEight(kRows);
 #pragma unroll
     for (int step = 0; step < Shape::kSteps; ++step) {
-      if (there) {
-        k[i][step].Load(strip.k + (step * Shape::kAtOnce + key) * row_bytes +
-                        sub * BytesOfEight(kRows));
-      } else {
-        k[i][step].Clear();
-      }
+      k[i][step].Load(strip.k + (step * Shape::kAtOnce + key) * row_bytes +
+                      sub * BytesOfEight(kRows));
     }
     if constexpr (IsEncoded(kRows)) {
       if (i > 0 && one_page) return;
-      if (there) {
-        key_params[i].Load(strip.params + sub * 16, work.head_dim, work.params_aligned != 0);
-      } else {
-        key_params[i].Clear();
-      }
+      key_params[i].Load(strip.params + sub * 16, work.head_dim, work.params_aligned != 0);
     }
   }
   __device__ void LoadValues(const AttendWork& work, const Strip& strip, int i, int sub, int key) {
-    const bool there = strip.k != nullptr && sub * 8 < work.head_dim;
     const int row_bytes = work.head_dim / 8 * BytesOfEight(kRows);
 #pragma unroll
     for (int step = 0; step < Shape::kSteps; ++step) {
       const int row = step * Shape::kAtOnce + key;
-      if (there) {
-        v[i][step].Load(strip.V() + row * row_bytes + sub * BytesOfEight(kRows));
-      } else {
-        v[i][step].Clear();
-      }
+      v[i][step].Load(strip.V() + row * row_bytes + sub * BytesOfEight(kRows));
     }
     if constexpr (IsEncoded(kRows)) {
       constexpr int kGroupLanes = static_cast<int>(kValueGroup) / 8;
       const int groups =
           (work.head_dim + static_cast<int>(kValueGroup) - 1) / static_cast<int>(kValueGroup);
       const int index = sub / kGroupLanes * work.page_slots + strip.slot;
-      if (there) {
-        value_params[i].Load(strip.params + 4 * work.head_dim + index * 2,
-                             groups * work.page_slots * 2, work.params_aligned != 0);
-      } else {
-        value_params[i].Clear();
-      }
+      value_params[i].Load(strip.params + 4 * work.head_dim + index * 2,
+                           groups * work.page_slots * 2, work.params_aligned != 0);
     }
   }
   // The lane's products of queries and keys, [strip][step][query].
@@ -201,7 +185,9 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
   LetNextStart();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int sub = lane % Shape::kLanes;
+  // Lanes behind a head's channels have its last ones, too, and queries of 0.
+  const int sub = min(lane % Shape::kLanes, work.head_dim / 8 - 1);
+  const int own = lane % Shape::kLanes;
   const int key = lane / Shape::kLanes;
   const int first_query = static_cast<int>(blockIdx.y) * kGroup;
   const int queries = min(kGroup, work.group - first_query);
@@ -217,7 +203,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
       continue;
     }
     const int part_blocks = BlocksOf(work, part);
-    const int strips = part_blocks * (work.block_slots / 8);
+    const int strips = part_blocks * work.block_strips.Size();
     const int rounds = (strips + Shape::kStrips - 1) / Shape::kStrips;
     const int64_t query_head = int64_t{part.head} * work.group + first_query;
     const bool cached = work.cache.lines != nullptr;
@@ -232,7 +218,8 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
     int32_t found_shift = 0;
     const auto find = [&](int round) {
       const int of_part = (round + lane / Shape::kStrips) * Shape::kWarps + warp;
-      const int index = of_part * Shape::kStrips + lane % Shape::kStrips;
+      // Behind the part's last strip its keys are there again, and count for nothing.
+      const int index = min(of_part * Shape::kStrips + lane % Shape::kStrips, strips - 1);
       found = FindStrip<kRows>(work, part, index, cached ? lines.of : nullptr);
       if constexpr (kListed == Listed::kMove) found_shift = ShiftOf(work, part, index);
     };
@@ -249,30 +236,33 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
         }
       }
     };
-    find(0);
-    take(0);
-    now.LoadKeys(work, strip, sub, key);
-#pragma unroll
-    for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
     float q[kGroup][8];
-    LoadQueries<kGroup>(work, query_head * work.head_dim, queries, sub, q);
+    LoadQueries<kGroup>(work, query_head * work.head_dim, queries, own, q);
+    if (warp < rounds) {
+      find(0);
+      take(0);
+      now.LoadKeys(work, strip, sub, key);
+#pragma unroll
+      for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
+    }
     float o[kGroup][8] = {};
     RunningSoftmax<kGroup, Shape::kLogits> softmax;
 
     for (int round = 0; round * Shape::kWarps + warp < rounds; ++round) {
       float sums[Shape::kOfLane];
       if constexpr (kListed == Listed::kMove) {
-        const MovedQueries moved = {sub, queries, query_head * work.head_dim};
+        const MovedQueries moved = {own, queries, query_head * work.head_dim};
         MovedProducts<kRows>(work, now, shift, moved, q, sums);
       } else {
         now.Products(q, sums);
       }
-      unsigned there = 0;  // bit i: strip i has keys
-#pragma unroll
-      for (int i = 0; i < Shape::kStrips; ++i) there |= strip[i].k != nullptr ? 1u << i : 0u;
-      if ((round + 1) % kRoundsAhead == 0) find(round + 1);
-      take(round + 1);
-      now.LoadKeys(work, strip, sub, key);
+      const int strips_there = strips - (round * Shape::kWarps + warp) * Shape::kStrips;
+      const bool more = (round + 1) * Shape::kWarps + warp < rounds;
+      if (more) {
+        if ((round + 1) % kRoundsAhead == 0) find(round + 1);
+        take(round + 1);
+        now.LoadKeys(work, strip, sub, key);
+      }
       const int first = DealSums<Shape::kOfLane, Shape::kLanes>(sums);
       constexpr int kLeft = std::max(1, Shape::kOfLane / Shape::kLanes);
       __syncwarp();
@@ -282,7 +272,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
         const int step = (first + i) / kGroup % Shape::kSteps;
         const int of = (first + i) / kGroup / Shape::kSteps;
         logits[warp][(of * 8 + step * Shape::kAtOnce + key) * kGroup + query] =
-            (there >> of & 1u) != 0 ? sums[i] : kNoKeys;
+            of < strips_there ? sums[i] : kNoKeys;
       }
       __syncwarp();
       softmax.Take(logits[warp], factors[warp]);
@@ -294,6 +284,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
         for (int i = 0; i < 8; ++i) o[query][i] *= factor;
       }
       now.AddValues(logits[warp], key, o);
+      if (!more) break;
 #pragma unroll
       for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
     }

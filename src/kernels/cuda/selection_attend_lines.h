@@ -127,10 +127,10 @@ struct PartLines {
   __device__ void Find(const AttendWork& work, const PartOf& part, int i) {
     of[i] = nullptr;
     int block = Listed(work, part, i);
-    const uint32_t version = work.table.Version(work.table.Index(part.head, block));
+    const uint32_t version = work.table.VersionOfLane(work.table.Index(part.head, block));
     if (version == 0) return;
     const auto number = static_cast<uint32_t>(
-        part.head % work.table.group_heads * work.table.segment_blocks + block);
+        work.table.InGroup(part.head) * work.table.segment_blocks.Size() + block);
     const LineTaken taken = TakeLine(work.cache, block_cache::Name(version, number));
     if (taken.line >= 0) of[i] = work.cache.lines + taken.line * work.line_bytes;
     const BlockCache::Read read = taken.line < 0  ? BlockCache::kPassed

@@ -16,13 +16,10 @@ namespace headway::cuda {
 // The positions by which the block of a part's strip is rotated on.
 __device__ inline int32_t ShiftOf(const AttendWork& work, const PartOf& part, int index) {
   if (work.inv_freq == nullptr) return 0;
-  const int at = part.part * work.split_blocks + index / (work.block_slots / 8);
+  const int at = part.part * work.split_blocks + work.block_strips.Divide(index);
   if (at >= part.blocks) return 0;
   int block = __ldcg(work.listed + part.head * work.capacity + at);
-  const int segment = block / work.table.segment_blocks;
-  block -= segment * work.table.segment_blocks;
-  const PlacedSegment& place =
-      work.segments[part.head / work.table.group_heads * work.table.group_segments + segment];
+  const PlacedSegment& place = work.segments[work.table.Index(part.head, block)];
   return MoveShift(work.to, part.blocks - at, place.position, block, work.block_slots);
 }
 

@@ -70,7 +70,7 @@ __device__ inline void ClearEmptyParts(const AttendWork& work) {
   }
 }
 
-// Where 8 neighbouring slots of a block lie; null K: nowhere.
+// Where 8 neighbouring slots of a block lie.
 struct Strip {
   const std::byte* k;
   const std::byte* params;  // of the page
@@ -96,10 +96,9 @@ struct BlockAt {
 };
 template <Rows kRows>
 __device__ BlockAt AtBlock(const AttendWork& work, int head, const std::byte* slab, int block) {
-  const int of_page = work.page_slots / work.block_slots;
-  const int page = block / of_page;
-  const int slot = (block - page * of_page) * work.block_slots;
-  const int in_group = head % work.table.group_heads;
+  const int page = work.page_blocks.Divide(block);
+  const int slot = work.page_blocks.Rest(block, page) * work.block_slots;
+  const int in_group = work.table.InGroup(head);
   return {slab + page * work.page_stride + in_group * work.head_stride +
               int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows),
           slab + work.params_offset + page * work.params_page_stride +
@@ -112,14 +111,12 @@ __device__ BlockAt AtBlock(const AttendWork& work, int head, const std::byte* sl
 template <Rows kRows>
 __device__ Strip FindStrip(const AttendWork& work, const PartOf& part, int index,
                            const std::byte* const* lines) {
-  const int of_block = work.block_slots / 8;
-  const int at = index / of_block;
+  const int at = work.block_strips.Divide(index);
   const int listed = part.part * work.split_blocks + at;
-  if (at >= work.split_blocks || listed >= part.blocks) return {nullptr, nullptr, 0, 0};
   int block = __ldcg(work.listed + part.head * work.capacity + listed);
-  const std::byte* slab = work.table.Find(part.head, block);
+  const std::byte* slab = work.table.FindOfLane(part.head, block);
   const BlockAt there = AtBlock<kRows>(work, part.head, slab, block);
-  const int slot = (index - at * of_block) * 8;
+  const int slot = work.block_strips.Rest(index, at) * 8;
   const int64_t in_block = int64_t{slot} * (work.head_dim / 8) * BytesOfEight(kRows);
   const std::byte* line = lines == nullptr ? nullptr : lines[at];
   if (line == nullptr) {

@@ -35,9 +35,9 @@ struct OpenRows {
   const std::byte* v;
 };
 __device__ inline OpenRows OpenRowsOf(const AttendWork& work, int head) {
-  const int in_group = head % work.table.group_heads;
+  const int in_group = work.table.InGroup(head);
   const int first = head - in_group;
-  const int heads = min(work.table.group_heads, work.heads - first);
+  const int heads = min(work.table.group_heads.Size(), work.heads - first);
   const int64_t stride = int64_t{work.open_lines} * 16;
   const std::byte* k = work.open_pages + (2 * first + in_group) * stride;
   return {k, k + heads * stride};
@@ -167,119 +167,100 @@ __device__ void AttendOpenPage(const AttendWork& work, int head,
   }
 }
 
-__device__ inline void StoreResult(const AttendWork& work, int64_t at, float value) {
+// Two neighbouring channels; `at` is even.
+__device__ inline void StoreResults(const AttendWork& work, int64_t at, float2 values) {
   switch (static_cast<DType>(work.q_dtype)) {
     case DType::kBF16:
-      static_cast<__nv_bfloat16*>(work.result)[at] = FromFloat<DType::kBF16>(value);
+      static_cast<uint32_t*>(work.result)[at / 2] = PackPair<DType::kBF16>(values.x, values.y);
       return;
     case DType::kF16:
-      static_cast<__half*>(work.result)[at] = FromFloat<DType::kF16>(value);
+      static_cast<uint32_t*>(work.result)[at / 2] = PackPair<DType::kF16>(values.x, values.y);
       return;
     case DType::kF32:
-      static_cast<float*>(work.result)[at] = value;
+      static_cast<float2*>(work.result)[at / 2] = values;
       return;
   }
 }
 
-// The largest logarithm of each query's states, into `tops` of each warp. Has a barrier.
-template <int kWarps, int kGroup>
-__device__ void FindTops(const AttendWork& work, const PartOf& part, int64_t row, int queries,
-                         float (&tops)[kWarps][kGroup]) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int query = thread % kGroup;
-  float top = kNoKeys;
-  for (int i = thread / kGroup; query < queries && i <= part.parts; i += kWarps * kWarp / kGroup) {
-    const int at = i < part.parts ? i : work.parts;
-    top = fmaxf(top, __ldcg(work.lse + at * work.lse_part_stride + row + query));
-  }
-#pragma unroll
-  for (int apart = kGroup; apart < kWarp; apart *= 2) {
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
-  }
-  if (thread % kWarp < kGroup) tops[thread / kWarp][query] = top;
-  __syncthreads();
-}
-
-// Merges the states of a head in the order in which Merge (merge.cu) adds them, by all warps of a
-// block; the shared memory of `states` is free. Parts chain, chain + kChains, ... of the list make
-// a sum, with the open page behind them in one chain, and these sums the whole. One block does this
-// while all others are done, and its code is fetched for it: few instructions, and many loads under
-// way. Has barriers.
+// Merges the states of a head in the order in which Merge (merge.cu) adds them; a warp has two
+// channels a lane of one query. Parts chain, chain + kChains, ... of the list make a sum, with the
+// open page behind them in one chain, and these sums the whole. One block does this while all
+// others are done, so that no load waits for another: not even to know whether it is needed.
 template <int kDim, int kWarps, int kGroup>
-__device__ __noinline__ void MergeParts(const AttendWork& work, const PartOf& part,
-                                        PartStates<kDim, kWarps, kGroup>& states) {
+__device__ __noinline__ void MergeParts(const AttendWork& work, const PartOf& part) {
   constexpr int kChains = 8;
-  constexpr int kThreads = kWarps * kWarp;
-  constexpr int kPairs = kGroup * kDim / 2;  // of neighbouring channels
-  constexpr int kAtOnce = 64;                // parts whose weights are there
-  auto& weights = reinterpret_cast<float(&)[kAtOnce][kGroup]>(states.o);
-  static_assert(sizeof(weights) <= sizeof(states.o) && kAtOnce % kChains == 0);
-  const int thread = static_cast<int>(threadIdx.x);
+  constexpr int kAtOnce = 2 * kChains;          // parts whose values are under way
+  constexpr int kOfQuery = kDim / (2 * kWarp);  // warps
+  static_assert(kWarp % kAtOnce == 0);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const QueriesOfBlock queries = QueriesHere<kGroup>(work);
-  const int64_t row = int64_t{part.head} * work.group + queries.first;
-  FindTops(work, part, row, queries.count, states.max);
 #pragma unroll 1
-  for (int first = 0; first < kPairs; first += kThreads) {
-    const int query = (first + thread) / (kDim / 2);
-    const int channel = (first + thread) % (kDim / 2) * 2;
-    const bool mine = query < queries.count && channel < work.head_dim;
-    const float* from = work.o + (row + query) * work.head_dim + channel;
-    const auto value_of = [&](int at, float weight) {
-      // The o of a state without keys may be anything: it takes no part.
-      return mine && weight != 0.0f
-                 ? __ldcg(reinterpret_cast<const float2*>(from + at * work.o_part_stride))
-                 : make_float2(0.0f, 0.0f);
+  for (int at = static_cast<int>(threadIdx.x) / kWarp; at < queries.count * kOfQuery;
+       at += kWarps) {
+    const int64_t row = int64_t{part.head} * work.group + queries.first + at / kOfQuery;
+    const int channel = (at % kOfQuery * kWarp + lane) * 2;
+    const bool mine = channel < work.head_dim;
+    const float* o = work.o + row * work.head_dim + (mine ? channel : 0);
+    const float* lse = work.lse + row;
+    const auto lse_of = [&](int of) {
+      const float there = __ldcg(lse + min(of, work.parts) * work.lse_part_stride);
+      return of < part.parts ? there : kNoKeys;
     };
-    const auto weight_of = [&](int at, int of) {
-      float top = kNoKeys;
-      for (int warp = 0; warp < kWarps; ++warp) top = fmaxf(top, states.max[warp][of]);
-      return expf(__ldcg(work.lse + at * work.lse_part_stride + row + of) - Finite(top));
+    float2 values[kAtOnce];
+    const auto load = [&](int begin) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        values[i] = __ldcg(
+            reinterpret_cast<const float2*>(o + min(begin + i, work.parts) * work.o_part_stride));
+      }
     };
-    const float open_weight = mine ? weight_of(work.parts, query) : 0.0f;
-    const float2 open = value_of(work.parts, open_weight);
+    float own = lse_of(lane);
+    const float open_lse = __ldcg(lse + work.parts * work.lse_part_stride);
+    const float2 open =
+        __ldcg(reinterpret_cast<const float2*>(o + work.parts * work.o_part_stride));
+    load(0);
+    float top = fmaxf(own, open_lse);
+#pragma unroll 1
+    for (int i = lane + kWarp; i < part.parts; i += kWarp) top = fmaxf(top, lse_of(i));
+#pragma unroll
+    for (int apart = 1; apart < kWarp; apart *= 2) {
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, apart));
+    }
+    top = Finite(top);
     float2 sums[kChains] = {};
     float totals[kChains] = {};
-    for (int begin = 0; begin < part.parts; begin += kAtOnce) {
-      __syncthreads();
-      for (int i = thread; i < kAtOnce * kGroup; i += kThreads) {
-        const int at = begin + i / kGroup;
-        const bool there = at < part.parts && i % kGroup < queries.count;
-        weights[i / kGroup][i % kGroup] = there ? weight_of(at, i % kGroup) : 0.0f;
-      }
-      __syncthreads();
+    const auto add = [&](int chain, float weight, float2 value) {
+      totals[chain] += weight;
+      // The o of a state without keys may be anything: it takes no part.
+      sums[chain].x = fmaf(weight, weight == 0.0f ? 0.0f : value.x, sums[chain].x);
+      sums[chain].y = fmaf(weight, weight == 0.0f ? 0.0f : value.y, sums[chain].y);
+    };
 #pragma unroll 1
-      for (int at = 0; at < min(kAtOnce, part.parts - begin); at += kChains) {
-        float2 values[kChains];
+    for (int begin = 0;;) {
+      const float weight = expf(own - top);
 #pragma unroll
-        for (int i = 0; i < kChains; ++i) {
-          values[i] = value_of(begin + at + i, mine ? weights[at + i][query] : 0.0f);
-        }
-#pragma unroll
-        for (int i = 0; i < kChains; ++i) {
-          const float weight = mine ? weights[at + i][query] : 0.0f;
-          totals[i] += weight;
-          sums[i].x = fmaf(weight, values[i].x, sums[i].x);
-          sums[i].y = fmaf(weight, values[i].y, sums[i].y);
-        }
+      for (int i = 0; i < kAtOnce; ++i) {
+        add(i % kChains, __shfl_sync(kAllLanes, weight, begin % kWarp + i), values[i]);
       }
+      begin += kAtOnce;
+      if (begin >= part.parts) break;
+      load(begin);
+      if (begin % kWarp == 0) own = lse_of(begin + lane);
     }
+    const float open_weight = expf(open_lse - top);
     float total = 0.0f;
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kChains; ++i) {
-      if (work.parts % kChains == i) {
-        totals[i] += open_weight;
-        sums[i].x = fmaf(open_weight, open.x, sums[i].x);
-        sums[i].y = fmaf(open_weight, open.y, sums[i].y);
-      }
+      add(i, work.parts % kChains == i ? open_weight : 0.0f, open);
       total += totals[i];
       sum.x += sums[i].x;
       sum.y += sums[i].y;
     }
-    if (!mine) continue;
-    const int64_t to = (row + query) * work.head_dim + channel;
-    StoreResult(work, to, total == 0.0f ? 0.0f : sum.x / total);
-    StoreResult(work, to + 1, total == 0.0f ? 0.0f : sum.y / total);
+    const float by = total == 0.0f ? 1.0f : total;
+    if (mine) {
+      StoreResults(work, row * work.head_dim + channel, make_float2(sum.x / by, sum.y / by));
+    }
   }
 }
 
@@ -304,9 +285,7 @@ __device__ void FinishPart(const AttendWork& work, const PartOf& part,
     __threadfence();
   }
   __syncthreads();
-  if (!last) return;
-  MergeParts(work, part, states);
-  __syncthreads();  // the next part's states go where weights and tops were
+  if (last) MergeParts<kDim, kWarps, kGroup>(work, part);
 }
 
 }  // namespace headway::cuda

@@ -93,10 +93,6 @@ struct EightParams {
       for (int i = 0; i < 4; ++i) words[i] = __ldcg(reinterpret_cast<const uint32_t*>(at) + i);
     }
   }
-  __device__ void Clear() {
-#pragma unroll
-    for (uint32_t& word : words) word = 0;
-  }
 };
 
 // Parameters of eight channels of K of a page: number = zero + scale * code.
@@ -108,10 +104,6 @@ struct KeyParams {
   __device__ void Load(const std::byte* at, int head_dim, bool aligned) {
     scales.Load(at, aligned);
     zeros.Load(at + 2 * head_dim, aligned);
-  }
-  __device__ void Clear() {
-    scales.Clear();
-    zeros.Clear();
   }
   __device__ void Decode(float (&x)[8]) const {
 #pragma unroll
@@ -131,10 +123,6 @@ struct ValueParams {
   __device__ void Load(const std::byte* at, int zero_bytes, bool aligned) {
     scales.Load(at, aligned);
     zeros.Load(at + zero_bytes, aligned);
-  }
-  __device__ void Clear() {
-    scales.Clear();
-    zeros.Clear();
   }
   // Of row step * kAtOnce + key. The step is known to the compiler, `key` < kAtOnce is not.
   template <int kAtOnce>

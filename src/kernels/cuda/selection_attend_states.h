@@ -16,14 +16,14 @@ namespace headway::cuda {
 template <DType kDType, int kGroup>
 __device__ void LoadQueriesOf(const AttendWork& work, int64_t first, int queries, int sub,
                               float (&q)[kGroup][8]) {
-  const auto* from = static_cast<const typename ElementOf<kDType>::Type*>(work.q) + first + sub * 8;
 #pragma unroll
   for (int query = 0; query < kGroup; ++query) {
-    const bool there = query < queries && sub * 8 < work.head_dim;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      q[query][i] = there ? AsFloat(from[int64_t{query} * work.head_dim + i]) * work.q_scale : 0.0f;
+    float values[8] = {};
+    if (query < queries && sub * 8 < work.head_dim) {
+      Load<kDType, 8>(work.q, first + int64_t{query} * work.head_dim + sub * 8, values);
     }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) q[query][i] = values[i] * work.q_scale;
   }
 }
 template <int kGroup>
@@ -81,7 +81,6 @@ struct PartStates {
   alignas(16) float o[kWarps][kGroup][kDim];  // not normalised
   float max[kWarps][kGroup];
   float sum[kWarps][kGroup];
-  float weight[kWarps][kGroup];
 
   // Takes a warp's state: o of lanes that share a key, summed over keys here.
   template <int kLogits>
@@ -122,31 +121,30 @@ struct PartStates {
   // Writes the state of all, for `queries` query heads. Has barriers.
   __device__ void Write(float* o_to, float* lse_to, int queries, int head_dim) {
     __syncthreads();
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread < queries) {
-      float top = kNoKeys;
-      for (int warp = 0; warp < kWarps; ++warp) top = fmaxf(top, max[warp][thread]);
-      const float base = Finite(top);
-      float total = 0.0f;
-      for (int warp = 0; warp < kWarps; ++warp) {
-        weight[warp][thread] = Exp2(max[warp][thread] - base);
-        total += weight[warp][thread] * sum[warp][thread];
-      }
-      const float factor = total == 0.0f ? 0.0f : 1.0f / total;
-      for (int warp = 0; warp < kWarps; ++warp) weight[warp][thread] *= factor;
-      lse_to[thread] = total == 0.0f ? kNoKeys : top * kLn2 + logf(total);
-    }
-    __syncthreads();
-    for (int i = thread; i < queries * kDim; i += kWarps * kWarp) {
+    // Each thread finds the weights of warps for itself: that is sooner done than waited for.
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < queries * kDim; i += kWarps * kWarp) {
       const int query = i / kDim;
       const int channel = i % kDim;
-      if (channel >= head_dim) continue;
+      float top = kNoKeys;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) top = fmaxf(top, max[warp][query]);
+      const float base = Finite(top);
+      float weights[kWarps];
+      float total = 0.0f;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        weights[warp] = Exp2(max[warp][query] - base);
+        total += weights[warp] * sum[warp][query];
+      }
+      const float factor = total == 0.0f ? 0.0f : 1.0f / total;
       float value = 0.0f;
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) {
-        value = fmaf(weight[warp][query], o[warp][query][channel], value);
+        value = fmaf(weights[warp] * factor, o[warp][query][channel], value);
       }
-      o_to[int64_t{query} * head_dim + channel] = value;
+      if (channel < head_dim) o_to[int64_t{query} * head_dim + channel] = value;
+      if (channel == 0) lse_to[query] = total == 0.0f ? kNoKeys : top * kLn2 + logf(total);
     }
     __syncthreads();
   }

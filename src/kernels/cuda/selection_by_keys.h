@@ -154,7 +154,7 @@ struct KeyRow {
     const int64_t slot = int64_t{block} * work.block_slots + in_block;
     const int64_t page = slot / work.page_slots;
     const int64_t in_page = slot % work.page_slots;
-    const int in_group = head % work.table.group_heads;
+    const int in_group = work.table.InGroup(head);
     constexpr int kBitsOfEight = kRows == Rows::kF32                               ? 32
                                  : kRows == Rows::kInt4                            ? 4
                                  : kRows == Rows::kInt8 || kRows == Rows::kFp8E4M3 ? 8

@@ -62,7 +62,7 @@ struct CandidateScorer {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const ListWork& list = work.list;
     const auto block_at = [&](int i) {
-      return i < unit.end ? CandidateAt(list.candidates, unit.head, i) : -1;
+      return i < unit.end ? CandidateAt(list.candidates, unit.head, i) : 0;
     };
     SummaryRows<kDim / 16, kLoad> rows;
     const auto load = [&](int begin) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/row_turn.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/selection_top_p.h"
@@ -18,32 +19,52 @@ namespace headway::cuda {
 
 // Segments whose places travel in the parameters of a launch; more lie in a table in scratch
 // memory, which costs launches that write it.
-inline constexpr int kInlinePlaces = 312;
+inline constexpr int kInlinePlaces = 304;
 
 // BlockedKeys as kernels have them: where the segments' slabs lie, or their summaries.
 struct BlockTable {
   const std::byte* const* table;  // null: `places` has them
   int32_t group_segments;         // segments of a head group
-  int32_t group_heads;
   int32_t blocks;
-  int32_t segment_blocks;
+  Divisor group_heads;
+  Divisor segment_blocks;
   const uint32_t* version_table;  // beside `table`
   const std::byte* places[kInlinePlaces];
   uint32_t versions[kInlinePlaces];  // of slabs: SegmentPlace::version
 
   // The segment of a head's block. The block's number within its segment is left in `block`.
   __device__ const std::byte* Find(int head, int& block) const { return Place(Index(head, block)); }
+  // The same where each lane has a block of its own.
+  __device__ const std::byte* FindOfLane(int head, int& block) const {
+    return (table == nullptr ? InMemory(places) : table)[Index(head, block)];
+  }
   // In two steps: its number.
   __device__ int Index(int head, int& block) const {
-    const int segment = block / segment_blocks;
-    block -= segment * segment_blocks;
-    return head / group_heads * group_segments + segment;
+    return group_heads.Divide(head) * group_segments + SegmentOf(block);
+  }
+  // The same within its head group.
+  __device__ int SegmentOf(int& block) const {
+    const int segment = segment_blocks.Divide(block);
+    block = segment_blocks.Rest(block, segment);
+    return segment;
+  }
+  __device__ int InGroup(int head) const {
+    return group_heads.Rest(head, group_heads.Divide(head));
   }
   __device__ const std::byte* Place(int index) const {
     return table == nullptr ? places[index] : table[index];
   }
-  __device__ uint32_t Version(int index) const {
-    return table == nullptr ? versions[index] : version_table[index];
+  __device__ uint32_t VersionOfLane(int index) const {
+    return (table == nullptr ? InMemory(versions) : version_table)[index];
+  }
+
+ private:
+  // Memory answers lanes that ask for places of their own together, the constants where parameters
+  // lie one by one. So the compiler is not to know that these are parameters.
+  template <typename T>
+  __device__ static const T* InMemory(const T* parameters) {
+    asm("" : "+l"(parameters));
+    return parameters;
   }
 };
 
@@ -104,6 +125,9 @@ static_assert(selection::kWorthCodes == 2048);
 
 // Multiprocessors of the current device.
 int Multiprocessors();
+
+// Whether one SelectionLauncher of one process has the current device to itself.
+bool LaunchesAlone();
 
 // The table of `keys`, with what `member` points to in each segment; enqueues what fills `places`,
 // and versions behind them, where the table has no room for them.

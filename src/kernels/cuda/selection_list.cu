@@ -47,15 +47,26 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
     for (int begin = unit.begin + thread; begin < unit.end; begin += kOfStep * kListThreads) {
       if (!loaded) scores.Load(work, unit, from, begin);
       loaded = false;
+      // Also of what is not there: no weight is to wait for the one before.
+      uint32_t some[kOfStep][kAtOnce];
+#pragma unroll
+      for (int step = 0; step < kOfStep; ++step) {
+#pragma unroll
+        for (int q = 0; q < kAtOnce; ++q) {
+          const bool there = begin + step * kListThreads < unit.end && q < queries;
+          const uint32_t weight = scores.Weight(largest[from + q], step, q);
+          some[step][q] = there ? weight : 0;
+          sum[q] += some[step][q];
+        }
+      }
 #pragma unroll
       for (int step = 0; step < kOfStep; ++step) {
         const int i = begin + step * kListThreads;
 #pragma unroll
         for (int q = 0; q < kAtOnce; ++q) {
-          if (i >= unit.end || q >= queries) continue;
-          const uint32_t weight = scores.Weight(largest[from + q], step, q);
-          weights.at[(from + q) * weights.stride + i] = weight;
-          sum[q] += weight;
+          if (i < unit.end && q < queries) {
+            weights.at[(from + q) * weights.stride + i] = some[step][q];
+          }
         }
       }
     }
@@ -290,11 +301,11 @@ __device__ void ClearHistogram(Histogram& histogram) {
 template <Look kLook, typename Function>
 __device__ void EachUnit(const ListWork& work, const Unit& own, const Function& function) {
   const int units = work.heads * work.tiles;
-  function(own);
-  __syncthreads();
-  for (int i = static_cast<int>(blockIdx.x + gridDim.x); i < units;
-       i += static_cast<int>(gridDim.x)) {
-    function(UnitOf<kLook>(work, i));
+  Unit unit = own;
+#pragma unroll 1
+  for (int i = static_cast<int>(blockIdx.x); i < units; i += static_cast<int>(gridDim.x)) {
+    if (i >= static_cast<int>(gridDim.x)) unit = UnitOf<kLook>(work, i);
+    function(unit);
     __syncthreads();
   }
 }
@@ -315,8 +326,10 @@ __device__ void ListScored(const ListWork& work, const Unit& own, Histogram& his
   EachUnit<kLook>(work, own, [&](const Unit& unit) { List<kLook>(work, unit); });
 }
 
+// With more than half of a multiprocessor's registers, so that no two share one and make all others
+// wait.
 template <Look kLook>
-__global__ void __launch_bounds__(kListThreads, 2) Choose(const __grid_constant__ ListWork work) {
+__global__ void __launch_bounds__(kListThreads, 1) Choose(const __grid_constant__ ListWork work) {
   __shared__ Histogram histogram;
   extern __shared__ uint32_t held[];
   LetNextStart();
@@ -364,24 +377,28 @@ int64_t CutTiles(int64_t entries, int64_t least, ListWork& work) {
   return work.held != 0 ? held : 0;
 }
 
+// Launches blocks of threads that wait for each other, so that all of them run at once. `asked`
+// says so to the device, too; else it is the LaunchesAlone way.
 template <typename Work>
 cudaError_t LaunchTogether(cudaStream_t stream, void (*kernel)(Work), const ListWork& list,
-                           int64_t held, const Work& work) {
+                           int64_t held, const Work& work, bool asked) {
   if (held > kHeldAnyway) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
     if (error != cudaSuccess) return error;
   }
-  // Blocks of threads wait for each other: all of them run at once, whatever else does. They may
-  // come to run while scores are made.
+  const dim3 grid(static_cast<unsigned>(
+      std::min<int64_t>(int64_t{list.heads} * list.tiles, Multiprocessors())));
+  if (!asked) {
+    return LaunchKernel(kernel, grid, kListThreads, static_cast<size_t>(held), stream, work);
+  }
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeCooperative;
   attributes[0].val.cooperative = 1;
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(
-      std::min<int64_t>(int64_t{list.heads} * list.tiles, Multiprocessors())));
+  config.gridDim = grid;
   config.blockDim = dim3(kListThreads);
   config.dynamicSmemBytes = static_cast<size_t>(held);
   config.stream = stream;
@@ -396,7 +413,7 @@ cudaError_t LaunchCandidates(cudaStream_t stream, const CandidateWork& work, int
   const auto kernel = head_dim <= 64    ? ChooseCandidates<64, kLoad>
                       : head_dim <= 128 ? ChooseCandidates<128, kLoad>
                                         : ChooseCandidates<256, kLoad>;
-  return LaunchTogether(stream, kernel, work.list, held, work);
+  return LaunchTogether(stream, kernel, work.list, held, work, /*asked=*/true);
 }
 
 }  // namespace
@@ -405,7 +422,7 @@ cudaError_t ListBest(cudaStream_t stream, Look look, ListWork work) {
   constexpr int64_t kTileBlocks = 256;
   const int64_t held = CutTiles(work.stride, kTileBlocks, work);
   const auto kernel = look == Look::kAll ? Choose<Look::kAll> : Choose<Look::kSketches>;
-  return LaunchTogether(stream, kernel, work, held, work);
+  return LaunchTogether(stream, kernel, work, held, work, /*asked=*/!LaunchesAlone());
 }
 
 cudaError_t ListBestCandidates(cudaStream_t stream, CodeLoads loads, CandidateWork work,

@@ -27,6 +27,47 @@ __device__ inline float LoadQ(const QueryWork& work, int64_t index) {
   return static_cast<const float*>(work.q)[index];
 }
 
+// A lane's channels of a query, every kWarp-th from its own on; 0 behind head_dim, and where there
+// is no query.
+template <int kDim>
+struct QueryChannels {
+  static constexpr int kOfLane = (kDim + kWarp - 1) / kWarp;
+  float of[kOfLane];
+
+  // `first` is the query's first element. No load waits for one before it.
+  __device__ void Load(const QueryWork& work, int64_t first, bool there) {
+    switch (static_cast<DType>(work.q_dtype)) {
+      case DType::kBF16:
+        return LoadAs<DType::kBF16>(work, first, there);
+      case DType::kF16:
+        return LoadAs<DType::kF16>(work, first, there);
+      case DType::kF32:
+        return LoadAs<DType::kF32>(work, first, there);
+    }
+  }
+  // Rotates them as the work says.
+  __device__ void Turn(const QueryWork& work, int64_t first, bool there) {
+    if (work.turn.rotary_dim == 0 || !there) return;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int channel = static_cast<int>(threadIdx.x) % kWarp + i * kWarp;
+      const auto load = [&](int at) { return LoadQ(work, first + at); };
+      if (channel < work.head_dim) of[i] = work.turn.At(0, channel, load);
+    }
+  }
+
+ private:
+  template <DType kType>
+  __device__ void LoadAs(const QueryWork& work, int64_t first, bool there) {
+    const auto* q = static_cast<const typename ElementOf<kType>::Type*>(work.q) + first;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int channel = static_cast<int>(threadIdx.x) % kWarp + i * kWarp;
+      of[i] = there && channel < work.head_dim ? AsFloat(q[channel]) : 0.0f;
+    }
+  }
+};
+
 // Codes of the queries of a KV head, cut into bytes.
 template <int kDim>
 struct QueryCodes {
@@ -47,16 +88,19 @@ struct QueryCodes {
   // such a query.
   template <SummaryKind kKind>
   __device__ void Make(const QueryWork& work, int64_t first, int query, bool there) {
-    constexpr int kOfLane = (kDim + kWarp - 1) / kWarp;
+    QueryChannels<kDim> channels;
+    channels.Load(work, first, there);
+    channels.Turn(work, first, there);
+    Make<kKind>(work, channels.of, query);
+  }
+  // Of a query's channels.
+  template <SummaryKind kKind, int kOfLane>
+  __device__ void Make(const QueryWork& work, const float (&q)[kOfLane], int query) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    float q[kOfLane];
     uint32_t largest = 0;
     uint32_t largest_square = 0;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      const int channel = lane + i * kWarp;
-      const auto load = [&](int at) { return LoadQ(work, first + at); };
-      q[i] = there && channel < work.head_dim ? work.turn.At(0, channel, load) : 0.0f;
       largest = max(largest, selection::SizeBits(q[i]));
       largest_square = max(largest_square, selection::SizeBits(q[i] * q[i]));
     }

@@ -146,8 +146,7 @@ struct BlockColumns {
     const std::byte* record = nullptr;
     float2 scale = make_float2(0.0f, 0.0f);
     if (block >= 0) {
-      const int segment = block / work.table.segment_blocks;
-      block -= segment * work.table.segment_blocks;
+      const int segment = work.table.SegmentOf(block);
       const std::byte* summary = work.table.Place(entries.first_segment + segment);
       record = summary + entries.head_in_group * work.codes_head_stride +
                int64_t{block} * 2 * work.rows.head_dim;
@@ -278,9 +277,9 @@ __global__ void __launch_bounds__(kThreads, kOfMultiprocessor)
   const ScoredQueries scored =
       ScoredQueries::Of(rows, static_cast<int>(blockIdx.z), queries.kHeads);
   const int64_t list = int64_t{scored.first / rows.group} * rows.heads + head;
-  const int group = head / work.table.group_heads;
+  const int group = work.table.group_heads.Divide(head);
   const ScoredEntries entries = {list, rows.Entries(list), group * work.table.group_segments,
-                                 head - group * work.table.group_heads};
+                                 work.table.InGroup(head)};
   const int tile = static_cast<int>(blockIdx.x) * work.tile_blocks;
   if (tile >= entries.count) return;
   const int end = min(entries.count, tile + work.tile_blocks);

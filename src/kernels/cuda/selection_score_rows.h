@@ -23,7 +23,8 @@ struct SummaryRows {
   uint32_t lower[2][kWords];
   float2 scales[2];
 
-  // Blocks of a head, -1 for one that is not there: what is loaded of it is 0.
+  // Blocks of a head. Nothing is loaded on a condition: a register that may be 0 instead is copied
+  // behind the load, which waits for it.
   __device__ void Load(const SummaryWork& work, int head, int upper_block, int lower_block) {
     LoadHalf(work, head, upper_block, upper, scales[0]);
     LoadHalf(work, head, lower_block, lower, scales[1]);
@@ -33,21 +34,17 @@ struct SummaryRows {
   __device__ static void LoadHalf(const SummaryWork& work, int head, int block,
                                   uint32_t (&words)[2][kWords], float2& scale) {
     const int column = static_cast<int>(threadIdx.x) % 4;
-    const int head_in_group = head % work.table.group_heads;
-    const std::byte* record = nullptr;
-    scale = make_float2(0.0f, 0.0f);
-    if (block >= 0) {
-      const std::byte* summary = work.table.Find(head, block);
-      record = summary + work.codes_offset + head_in_group * work.codes_head_stride +
-               int64_t{block} * 2 * work.queries.head_dim;
-      scale = __ldcg(reinterpret_cast<const float2*>(
-          summary + work.scales_offset +
-          (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
-    }
+    const int head_in_group = work.table.InGroup(head);
+    const std::byte* summary = work.table.Find(head, block);
+    const std::byte* record = summary + work.codes_offset + head_in_group * work.codes_head_stride +
+                              int64_t{block} * 2 * work.queries.head_dim;
+    scale = __ldcg(reinterpret_cast<const float2*>(
+        summary + work.scales_offset +
+        (head_in_group * work.scales_head_stride + int64_t{block} * 2) * 4));
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
-      LoadCodeWords<kLoad>(record == nullptr ? nullptr : record + of * work.queries.head_dim,
-                           work.queries.head_dim, column, words[of]);
+      LoadRowWords<kLoad>(record + of * work.queries.head_dim, work.queries.head_dim, column,
+                          words[of]);
     }
   }
 };

@@ -34,8 +34,8 @@ __device__ void FetchAhead([[maybe_unused]] const ScoreWork& work, [[maybe_unuse
   int block = begin;
   const std::byte* summary = work.table.Find(head, block);
   // The rest of them in the next segment is left out.
-  const int count = min(min(kScoreRows, left), work.table.segment_blocks - block);
-  const int head_in_group = head % work.table.group_heads;
+  const int count = min(min(kScoreRows, left), work.table.segment_blocks.Size() - block);
+  const int head_in_group = work.table.InGroup(head);
   if (lane == 0) {
     const std::byte* codes = summary + work.codes_offset + head_in_group * work.codes_head_stride +
                              int64_t{block} * 2 * work.queries.head_dim;
@@ -70,19 +70,21 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   constexpr int kAhead = 2;  // rounds
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) FetchAhead<kLoad>(work, head, first_block + i * stride);
+  const int64_t query = (int64_t{head} * work.group + first_query + warp) * work.queries.head_dim;
   WaitForPrevious();
+  QueryChannels<kDim> channels;
+  channels.Load(work.queries, query, warp < queries);
   const int blocks = work.table.blocks;
   SummaryRows<kWords, kLoad> rows;
   const auto load = [&](int begin) {
     const int block = begin + lane / 4;
-    rows.Load(work, head, block < blocks ? block : -1, block + 8 < blocks ? block + 8 : -1);
+    rows.Load(work, head, min(block, blocks - 1), min(block + 8, blocks - 1));
   };
   load(first_block);  // on their way while the queries' codes are made
   ClearSums(work.scratch, work.heads, work.group);
   static_assert(kScoreWarps == kProductQueries);
-  codes.template Make<kKind>(
-      work.queries, (int64_t{head} * work.group + first_query + warp) * work.queries.head_dim, warp,
-      warp < queries);
+  channels.Turn(work.queries, query, warp < queries);
+  codes.template Make<kKind>(work.queries, channels.of, warp);
   __syncthreads();
 
   QueryColumns<kKind, kDim, kLoad> columns;
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
   for (int begin = first_block; begin < blocks; begin += stride) {
     float scores[4];
     columns.Score(rows, scores);
-    load(begin + stride);
+    if (begin + stride < blocks) load(begin + stride);
     FetchAhead<kLoad>(work, head, begin + kAhead * stride);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

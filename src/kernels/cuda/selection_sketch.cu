@@ -96,7 +96,7 @@ struct Record {
 };
 __device__ Record RecordOf(const SketchWork& work, int head, int block, int sketch_bytes) {
   const ScoreWork& score = work.score;
-  const int head_in_group = head % score.table.group_heads;
+  const int head_in_group = score.table.InGroup(head);
   const int segment = score.table.Index(head, block);
   const std::byte* const summary = score.table.Place(segment);
   return {summary + head_in_group * score.codes_head_stride +

@@ -153,8 +153,11 @@ __device__ float LargestScore(const ListWork& work, int64_t query_head) {
     return __uint_as_float(OfOrderedBits(__ldcg(work.scratch.tops + query_head)));
   }
   float top = -INFINITY;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < work.score_tiles; i += kWarp) {
-    top = fmaxf(top, __ldcg(work.scratch.maxima + query_head * SelectionScratch::kTilesMax + i));
+#pragma unroll
+  for (int first = 0; first < SelectionScratch::kTilesMax; first += kWarp) {
+    const int i = first + static_cast<int>(threadIdx.x) % kWarp;
+    const float* from = work.scratch.maxima + query_head * SelectionScratch::kTilesMax + i;
+    top = fmaxf(top, i < work.score_tiles ? __ldcg(from) : -INFINITY);
   }
 #pragma unroll
   for (int apart = kWarp / 2; apart > 0; apart /= 2) {
