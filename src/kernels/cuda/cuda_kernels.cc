@@ -44,11 +44,7 @@ class CudaKernels final : public cuda::EvictionKernels {
  public:
   CudaKernels(int device, std::string name, std::unique_ptr<cuda::Gemm> gemm,
               std::unique_ptr<cuda::Sdpa> sdpa)
-      : device_(device),
-        launcher_(device),
-        name_(std::move(name)),
-        gemm_(std::move(gemm)),
-        sdpa_(std::move(sdpa)) {}
+      : device_(device), name_(std::move(name)), gemm_(std::move(gemm)), sdpa_(std::move(sdpa)) {}
 
   std::string name() const override { return name_; }
   DType ActivationDType(DType weights) const override { return weights; }
@@ -431,7 +427,6 @@ class CudaKernels final : public cuda::EvictionKernels {
   }
 
   const int device_;
-  const cuda::SelectionLauncher launcher_;
   const std::string name_;
   const std::unique_ptr<cuda::Gemm> gemm_;
   const std::unique_ptr<cuda::Sdpa> sdpa_;  // null without cuDNN

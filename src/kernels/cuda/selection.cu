@@ -94,34 +94,8 @@ bool SummariesAligned(const BlockedKeys& keys, int head_dim, int64_t bytes) {
          head_dim % bytes == 0 && keys.scales_offset % 8 == 0 && keys.scales_head_stride % 2 == 0;
 }
 
-namespace {
-
-constexpr int kDevices = 64;
-std::array<std::atomic<int>, kDevices> launchers = {};  // of this process
-
-}  // namespace
-
-SelectionLauncher::SelectionLauncher(int device) : device_(device) {
-  if (device_ < kDevices) ++launchers[static_cast<size_t>(device_)];
-}
-SelectionLauncher::~SelectionLauncher() {
-  if (device_ < kDevices) --launchers[static_cast<size_t>(device_)];
-}
-
-bool LaunchesAlone() {
-  static std::array<std::atomic<int>, kDevices> known = {};  // 0: not yet, 1: shared, 2: not
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return false;
-  std::atomic<int>& state = known[static_cast<size_t>(device)];
-  if (state == 0) {
-    int shared = 1;  // by the processes of a multi-process service
-    cudaDeviceGetAttribute(&shared, cudaDevAttrMpsEnabled, device);
-    state = shared != 0 ? 1 : 2;
-  }
-  return state == 2 && launchers[static_cast<size_t>(device)] == 1;
-}
-
 int Multiprocessors() {
+  constexpr int kDevices = 64;
   constexpr int kUnknown = 16;  // fewer than there are
   static std::array<std::atomic<int>, kDevices> known = {};
   int device = 0;

@@ -22,21 +22,6 @@ struct SelectionShape {
   DType activation = DType::kBF16;  // of the queries
 };
 
-// Who launches kernels on a device, for as long as it lives. Those of a choice wait within the
-// kernel for one another's blocks of threads. Where one launcher alone has the device these all
-// come to run at once without being asked for: what else runs there ends by itself. Being asked for
-// they start when the kernel before has ended, some 2 us later.
-class SelectionLauncher {
- public:
-  explicit SelectionLauncher(int device);
-  ~SelectionLauncher();
-  SelectionLauncher(const SelectionLauncher&) = delete;
-  SelectionLauncher& operator=(const SelectionLauncher&) = delete;
-
- private:
-  int device_;
-};
-
 // For what SupportsSelection (workspace.h) takes. Codes of summaries lie on 8 bytes and scales on
 // 8, at any stride that keeps them there; pages as attention has them.
 cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const SummaryFormat& summary,

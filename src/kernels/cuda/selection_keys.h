@@ -126,9 +126,6 @@ static_assert(selection::kWorthCodes == 2048);
 // Multiprocessors of the current device.
 int Multiprocessors();
 
-// Whether one SelectionLauncher of one process has the current device to itself.
-bool LaunchesAlone();
-
 // The table of `keys`, with what `member` points to in each segment; enqueues what fills `places`,
 // and versions behind them, where the table has no room for them.
 using PlaceMember = const std::byte* SegmentPlace::*;

@@ -326,8 +326,6 @@ __device__ void ListScored(const ListWork& work, const Unit& own, Histogram& his
   EachUnit<kLook>(work, own, [&](const Unit& unit) { List<kLook>(work, unit); });
 }
 
-// With more than half of a multiprocessor's registers, so that no two share one and make all others
-// wait.
 template <Look kLook>
 __global__ void __launch_bounds__(kListThreads, 1) Choose(const __grid_constant__ ListWork work) {
   __shared__ Histogram histogram;
@@ -377,28 +375,23 @@ int64_t CutTiles(int64_t entries, int64_t least, ListWork& work) {
   return work.held != 0 ? held : 0;
 }
 
-// Launches blocks of threads that wait for each other, so that all of them run at once. `asked`
-// says so to the device, too; else it is the LaunchesAlone way.
 template <typename Work>
 cudaError_t LaunchTogether(cudaStream_t stream, void (*kernel)(Work), const ListWork& list,
-                           int64_t held, const Work& work, bool asked) {
+                           int64_t held, const Work& work) {
   if (held > kHeldAnyway) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
     if (error != cudaSuccess) return error;
   }
-  const dim3 grid(static_cast<unsigned>(
-      std::min<int64_t>(int64_t{list.heads} * list.tiles, Multiprocessors())));
-  if (!asked) {
-    return LaunchKernel(kernel, grid, kListThreads, static_cast<size_t>(held), stream, work);
-  }
+  // Blocks of threads wait for each other: all of them run at once, whatever else does.
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeCooperative;
   attributes[0].val.cooperative = 1;
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
+  config.gridDim = dim3(static_cast<unsigned>(
+      std::min<int64_t>(int64_t{list.heads} * list.tiles, Multiprocessors())));
   config.blockDim = dim3(kListThreads);
   config.dynamicSmemBytes = static_cast<size_t>(held);
   config.stream = stream;
@@ -413,7 +406,7 @@ cudaError_t LaunchCandidates(cudaStream_t stream, const CandidateWork& work, int
   const auto kernel = head_dim <= 64    ? ChooseCandidates<64, kLoad>
                       : head_dim <= 128 ? ChooseCandidates<128, kLoad>
                                         : ChooseCandidates<256, kLoad>;
-  return LaunchTogether(stream, kernel, work.list, held, work, /*asked=*/true);
+  return LaunchTogether(stream, kernel, work.list, held, work);
 }
 
 }  // namespace
@@ -422,7 +415,7 @@ cudaError_t ListBest(cudaStream_t stream, Look look, ListWork work) {
   constexpr int64_t kTileBlocks = 256;
   const int64_t held = CutTiles(work.stride, kTileBlocks, work);
   const auto kernel = look == Look::kAll ? Choose<Look::kAll> : Choose<Look::kSketches>;
-  return LaunchTogether(stream, kernel, work, held, work, /*asked=*/!LaunchesAlone());
+  return LaunchTogether(stream, kernel, work, held, work);
 }
 
 cudaError_t ListBestCandidates(cudaStream_t stream, CodeLoads loads, CandidateWork work,
