@@ -60,6 +60,26 @@ struct SharedWords {
   }
 };
 
+// kLoad bytes of codes as they are read, and the words that they are.
+template <int kLoad>
+__device__ auto LoadCodes(const std::byte* at) {
+  if constexpr (kLoad == 16) {
+    return LoadStreaming(at);
+  } else {
+    return __ldcg(reinterpret_cast<const uint2*>(at));
+  }
+}
+__device__ inline void TakeWords(const uint4& some, uint32_t* words) {
+  words[0] = some.x;
+  words[1] = some.y;
+  words[2] = some.z;
+  words[3] = some.w;
+}
+__device__ inline void TakeWords(const uint2& some, uint32_t* words) {
+  words[0] = some.x;
+  words[1] = some.y;
+}
+
 // A lane's words of one row of codes; those behind the head's dimension are 0, and all of no row.
 template <int kLoad, int kWords>
 __device__ void LoadCodeWords(const std::byte* row, int head_dim, int lane_of_row,
@@ -68,18 +88,7 @@ __device__ void LoadCodeWords(const std::byte* row, int head_dim, int lane_of_ro
   for (int word = 0; word < kWords; word += kLoad / 4) {
     const int at = CodeWordAt<kLoad>(word, lane_of_row);
     const bool there = row != nullptr && at < head_dim;
-    if constexpr (kLoad == 16) {
-      const uint4 some = there ? LoadStreaming(row + at) : make_uint4(0, 0, 0, 0);
-      words[word] = some.x;
-      words[word + 1] = some.y;
-      words[word + 2] = some.z;
-      words[word + 3] = some.w;
-    } else {
-      const uint2 some =
-          there ? __ldcg(reinterpret_cast<const uint2*>(row + at)) : make_uint2(0, 0);
-      words[word] = some.x;
-      words[word + 1] = some.y;
-    }
+    TakeWords(there ? LoadCodes<kLoad>(row + at) : decltype(LoadCodes<kLoad>(row)){}, words + word);
   }
 }
 
@@ -90,18 +99,8 @@ __device__ void LoadRowWords(const std::byte* row, int head_dim, int lane_of_row
                              uint32_t (&words)[kWords]) {
 #pragma unroll
   for (int word = 0; word < kWords; word += kLoad / 4) {
-    const std::byte* at = row + min(CodeWordAt<kLoad>(word, lane_of_row), head_dim - kLoad);
-    if constexpr (kLoad == 16) {
-      const uint4 some = LoadStreaming(at);
-      words[word] = some.x;
-      words[word + 1] = some.y;
-      words[word + 2] = some.z;
-      words[word + 3] = some.w;
-    } else {
-      const uint2 some = __ldcg(reinterpret_cast<const uint2*>(at));
-      words[word] = some.x;
-      words[word + 1] = some.y;
-    }
+    const int at = min(CodeWordAt<kLoad>(word, lane_of_row), head_dim - kLoad);
+    TakeWords(LoadCodes<kLoad>(row + at), words + word);
   }
 }
 

@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   // Lanes behind a head's channels have its last ones, too, and queries of 0.
-  const int sub = min(lane % Shape::kLanes, work.head_dim / 8 - 1);
   const int own = lane % Shape::kLanes;
+  const int sub = min(own, work.head_dim / 8 - 1);
   const int key = lane / Shape::kLanes;
   const int first_query = static_cast<int>(blockIdx.y) * kGroup;
   const int queries = min(kGroup, work.group - first_query);

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_decode_block.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/selection_attend.h"
 #include "kernels/cuda/selection_attend_parts.h"
 #include "kernels/cuda/selection_attend_rows.h"
