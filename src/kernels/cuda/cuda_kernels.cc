@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/waiting_kernels.h"
 #include "kernels/cost.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/call.h"
@@ -44,7 +45,11 @@ class CudaKernels final : public cuda::EvictionKernels {
  public:
   CudaKernels(int device, std::string name, std::unique_ptr<cuda::Gemm> gemm,
               std::unique_ptr<cuda::Sdpa> sdpa)
-      : device_(device), name_(std::move(name)), gemm_(std::move(gemm)), sdpa_(std::move(sdpa)) {}
+      : device_(device),
+        name_(std::move(name)),
+        gemm_(std::move(gemm)),
+        sdpa_(std::move(sdpa)),
+        choices_(device) {}
 
   std::string name() const override { return name_; }
   DType ActivationDType(DType weights) const override { return weights; }
@@ -306,9 +311,10 @@ class CudaKernels final : public cuda::EvictionKernels {
                     int group, float scale, std::span<const SelectItem> items) override {
     if (!TakesSelection(stream, format, summary, group)) return;
     Call call(stream, SelectCost(format, summary, group, items, Bytes()));
+    const cuda::WaitingKernels::Turn turn = choices_.Take(call.native());
+    const cuda::SelectionShape shape = {format, summary, group, scale, dtype_};
     for (const SelectItem& item : items) {
-      call.Check(cuda::SelectBlocks(call.native(), {format, summary, group, scale, dtype_}, item),
-                 "selecting blocks");
+      call.Check(cuda::SelectBlocks(call.native(), shape, item, turn.alone), "selecting blocks");
     }
   }
 
@@ -430,6 +436,7 @@ class CudaKernels final : public cuda::EvictionKernels {
   const std::string name_;
   const std::unique_ptr<cuda::Gemm> gemm_;
   const std::unique_ptr<cuda::Sdpa> sdpa_;  // null without cuDNN
+  cuda::WaitingKernels choices_;            // outlives the memory that they work on
   DType dtype_ = DType::kBF16;
   KernelLimits limits_;
   std::unique_ptr<Buffer> workspace_;

@@ -286,7 +286,8 @@ bool TakesRest(const SelectionShape& shape, const AttendBlocksItem& item, size_t
 
 }  // namespace
 
-cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item) {
+cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                         bool alone) {
   const BlockedKeys& keys = item.keys;
   const SelectionBudget& budget = item.budget;
   const int head_dim = shape.format.head_dim;
@@ -322,6 +323,7 @@ cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const
   list.top_p = TopP::Of(budget);
   list.layer = budget.share == BudgetShare::kLayer ? 1 : 0;
   list.whole_codes = budget.is_bounded() ? 1 : 0;
+  list.alone = alone ? 1 : 0;
   list.listed = item.blocks;
   list.capacity = item.capacity;
   list.counts = item.counts;

@@ -26,7 +26,9 @@ struct SelectionShape {
 // 8, at any stride that keeps them there; pages as attention has them.
 cudaError_t Summarize(cudaStream_t stream, const PageFormat& format, const SummaryFormat& summary,
                       const SummarizeItem& item);
-cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item);
+// `alone`: as WaitingKernels says of the stream.
+cudaError_t SelectBlocks(cudaStream_t stream, const SelectionShape& shape, const SelectItem& item,
+                         bool alone);
 // Items with a rest count the parts of KV heads that are done in `arrived`: an element for each
 // query head, in memory of the device, 0 before and after the call, and used by one call at a time.
 cudaError_t AttendBlocks(cudaStream_t stream, const SelectionShape& shape,

@@ -261,6 +261,7 @@ struct ListWork {
   int32_t tiles;        // of a head
   int32_t tile_blocks;  // of all but the last
   int32_t held;         // 1: shared memory has the weights
+  int32_t alone;        // 1: no cooperative launch is needed
   int32_t* listed;
   int64_t capacity;
   int32_t* counts;

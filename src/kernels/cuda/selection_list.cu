@@ -375,23 +375,27 @@ int64_t CutTiles(int64_t entries, int64_t least, ListWork& work) {
   return work.held != 0 ? held : 0;
 }
 
+// Launches blocks of threads that wait for each other, all of which must come to run.
 template <typename Work>
 cudaError_t LaunchTogether(cudaStream_t stream, void (*kernel)(Work), const ListWork& list,
-                           int64_t held, const Work& work) {
+                           int64_t held, const Work& work, bool cooperative) {
   if (held > kHeldAnyway) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes);
     if (error != cudaSuccess) return error;
   }
-  // Blocks of threads wait for each other: all of them run at once, whatever else does.
+  const dim3 grid(static_cast<unsigned>(
+      std::min<int64_t>(int64_t{list.heads} * list.tiles, Multiprocessors())));
+  if (!cooperative) {
+    return LaunchKernel(kernel, grid, kListThreads, static_cast<size_t>(held), stream, work);
+  }
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeCooperative;
   attributes[0].val.cooperative = 1;
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(
-      std::min<int64_t>(int64_t{list.heads} * list.tiles, Multiprocessors())));
+  config.gridDim = grid;
   config.blockDim = dim3(kListThreads);
   config.dynamicSmemBytes = static_cast<size_t>(held);
   config.stream = stream;
@@ -406,7 +410,7 @@ cudaError_t LaunchCandidates(cudaStream_t stream, const CandidateWork& work, int
   const auto kernel = head_dim <= 64    ? ChooseCandidates<64, kLoad>
                       : head_dim <= 128 ? ChooseCandidates<128, kLoad>
                                         : ChooseCandidates<256, kLoad>;
-  return LaunchTogether(stream, kernel, work.list, held, work);
+  return LaunchTogether(stream, kernel, work.list, held, work, /*cooperative=*/true);
 }
 
 }  // namespace
@@ -415,7 +419,7 @@ cudaError_t ListBest(cudaStream_t stream, Look look, ListWork work) {
   constexpr int64_t kTileBlocks = 256;
   const int64_t held = CutTiles(work.stride, kTileBlocks, work);
   const auto kernel = look == Look::kAll ? Choose<Look::kAll> : Choose<Look::kSketches>;
-  return LaunchTogether(stream, kernel, work, held, work);
+  return LaunchTogether(stream, kernel, work, held, work, /*cooperative=*/work.alone == 0);
 }
 
 cudaError_t ListBestCandidates(cudaStream_t stream, CodeLoads loads, CandidateWork work,

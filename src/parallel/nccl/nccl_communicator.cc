@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "device/cuda/cuda_errors.h"
+#include "device/cuda/waiting_kernels.h"
 #include "headway/refusal.h"
 #include "kernels/cuda/call.h"
 #include "parallel/group_errors.h"
@@ -55,7 +56,7 @@ class Failure {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const nccl::Library& library, nccl::Comm comm, ProcessGroup* group, int gpu)
-      : library_(library), group_(*group), gpu_(gpu), comm_(comm) {}
+      : library_(library), group_(*group), gpu_(gpu), waiting_(gpu), comm_(comm) {}
   ~NcclCommunicator() override;
   // Its memory and events, and the thread that ends calls which will not be done.
   Status Prepare();
@@ -88,6 +89,7 @@ class NcclCommunicator final : public Communicator {
   const nccl::Library& library_;
   ProcessGroup& group_;
   const int gpu_;
+  cuda::WaitingKernels waiting_;
   const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   float* word_ = nullptr;  // that barriers sum up
 
@@ -107,6 +109,7 @@ class NcclCommunicator final : public Communicator {
 Status NcclCommunicator::Prepare() {
   const char* const what = "connecting the GPUs of ranks";
   cudaSetDevice(gpu_);
+  waiting_.Join();
   done_.fill(nullptr);
   for (cudaEvent_t& event : done_) {
     const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);

@@ -10,6 +10,7 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "device/cuda/cuda_errors.h"
+#include "device/cuda/waiting_kernels.h"
 #include "kernels/cuda/call.h"
 #include "parallel/group_errors.h"
 
@@ -48,7 +49,10 @@ Result<bool> OpenPeer(int from, int to) {
 
 class PeerGroup::Member final : public Communicator {
  public:
-  Member(PeerGroup* group, int rank) : group_(group) {
+  Member(PeerGroup* group, int rank)
+      : group_(group), waiting_(group->gpus_[static_cast<size_t>(rank)]) {
+    cudaSetDevice(group->gpus_[static_cast<size_t>(rank)]);
+    waiting_.Join();
     link_.rank = rank;
     link_.ranks = group->ranks();
     link_.ahead = !group->shared_;
@@ -161,6 +165,7 @@ class PeerGroup::Member final : public Communicator {
   }
 
   PeerGroup* const group_;
+  cuda::WaitingKernels waiting_;
   peer::Link link_;
   int64_t begun_ = 0;  // calls so far
   // Why a call was not launched. None is behind it: the others wait in that call until this rank
