@@ -50,6 +50,7 @@ int Main(const std::string& device_name, const Rates& rates) {
   limits.query_heads = kHeads * kGroup;
   limits.activation = kernels->ActivationDType(DType::kBF16);
   Require(kernels->Prepare(limits, *device, budget));
+  const std::unique_ptr<Stream> compute = Unwrap(device->NewStream(Lane::kCompute));
   struct Case {
     const char* name;
     int64_t tokens;
@@ -66,7 +67,7 @@ int Main(const std::string& device_name, const Rates& rates) {
                         Case{"1M int8, device", kK * kK, Encoding::kInt8, Place::kDevice},
                         Case{"1M int8, host", kK * kK, Encoding::kInt8, Place::kHost}}) {
     if (c.place == Place::kHost && !reads_host) continue;
-    Context(*device, *kernels, c.tokens, c.encoding, c.place).Print(c.name, rates);
+    Context(*device, *kernels, *compute, c.tokens, c.encoding, c.place).Print(c.name, rates);
   }
   return 0;
 }

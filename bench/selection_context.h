@@ -61,15 +61,16 @@ enum class Choice { kBlocks, kPages, kPagesRarely };
 // keys, those of their candidates. They share pages.
 class Context {
  public:
-  Context(Device& device, Kernels& kernels, int64_t tokens, Encoding encoding, Place place)
+  Context(Device& device, Kernels& kernels, Stream& compute, int64_t tokens, Encoding encoding,
+          Place place)
       : device_(device),
         kernels_(kernels),
+        compute_(compute),
         format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding},
         place_(place),
         split_(kernels.ListedSplit(kHeads, kFirstKeys + kFarKeys + kLastKeys)),
         blocks_(tokens / kSummary.block_slots),
         segments_(CeilDiv(tokens, kSegmentPages * kDefaultPageSlots)) {
-    compute_ = Unwrap(device.NewStream(Lane::kCompute));
     LayOut();
     constexpr int64_t kCached = int64_t{128} << 20;
     // No more than models have: of blocks of 64 keys a call's candidates are so few that a device's
@@ -134,7 +135,7 @@ class Context {
               Candidates candidates = Candidates::kNew) {
     SelectItem item = ItemOf(layer, budget);
     item.candidates_listed = candidates == Candidates::kListed;
-    kernels_.SelectBlocks(*compute_, format_, summary, kGroup, kScale, {&item, 1});
+    kernels_.SelectBlocks(compute_, format_, summary, kGroup, kScale, {&item, 1});
   }
   // By pages, and among their blocks.
   enum class Search { kNow, kBefore };
@@ -150,9 +151,9 @@ class Context {
       pages.capacity = item.candidates.capacity;
       pages.counts = item.candidates.counts;
       pages.candidates = {};
-      kernels_.SelectBlocks(*compute_, format_, kOfPages, kGroup, kScale, {&pages, 1});
+      kernels_.SelectBlocks(compute_, format_, kOfPages, kGroup, kScale, {&pages, 1});
     }
-    kernels_.SelectBlocks(*compute_, format_, kOneLook, kGroup, kScale, {&item, 1});
+    kernels_.SelectBlocks(compute_, format_, kOneLook, kGroup, kScale, {&item, 1});
   }
   void Choose(Choice choice, int layer, int step) {
     if (choice == Choice::kBlocks) return Select(layer, budget_);
@@ -179,7 +180,7 @@ class Context {
       item.rest = {result_->data(), open_->data(), open_stride(), kOpenKeys};
     }
     item.cache = cache_;
-    kernels_.AttendBlocks(*compute_, format_, kSummary, kGroup, kScale, {&item, 1});
+    kernels_.AttendBlocks(compute_, format_, kSummary, kGroup, kScale, {&item, 1});
   }
   void AttendApart(int layer) {
     Attend(layer, Rest::kApart);
@@ -194,7 +195,7 @@ class Context {
     open.keys.pages.count = kOpenKeys;
     open.o = states() + parts_ * kRows * kHeadDim;
     open.lse = lses() + parts_ * kRows;
-    kernels_.Attend(*compute_, format_, kGroup, {.scale = kScale}, {&open, 1});
+    kernels_.Attend(compute_, format_, kGroup, {.scale = kScale}, {&open, 1});
     MergeItem merge;
     merge.part_o = states();
     merge.o_part_stride = kRows * kHeadDim;
@@ -203,7 +204,7 @@ class Context {
     merge.parts = static_cast<int>(parts_) + 1;
     merge.rows = kRows;
     merge.o = result_->data();
-    kernels_.Merge(*compute_, kHeadDim, {&merge, 1});
+    kernels_.Merge(compute_, kHeadDim, {&merge, 1});
   }
   // Attention to all keys, segment by segment in parts.
   void AttendDensely() {
@@ -239,7 +240,7 @@ class Context {
       item.lse = lse + part * kRows;
       item.lse_part_stride = kRows;
     }
-    kernels_.Attend(*compute_, format_, kGroup, {.scale = kScale}, items);
+    kernels_.Attend(compute_, format_, kGroup, {.scale = kScale}, items);
     MergeItem merge;
     merge.part_o = o;
     merge.o_part_stride = kRows * kHeadDim;
@@ -248,17 +249,17 @@ class Context {
     merge.parts = static_cast<int>(parts);
     merge.rows = kRows;
     merge.o = result_->data();
-    kernels_.Merge(*compute_, kHeadDim, {&merge, 1});
+    kernels_.Merge(compute_, kHeadDim, {&merge, 1});
   }
   // Microseconds of work(layer, step), the best of some rounds of eight steps through all layers.
   double Measure(const std::function<void(int, int)>& work) {
     const int count = layers_ * kSearchSteps;
     double best = 0.0;
     for (int round = 0; round < 6; ++round) {
-      Require(compute_->Synchronize());
+      Require(compute_.Synchronize());
       const int64_t start = Env::Default()->NowNanos();
       for (int i = 0; i < count; ++i) work(i % layers_, i / layers_);
-      Require(compute_->Synchronize());
+      Require(compute_.Synchronize());
       const double us = static_cast<double>(Env::Default()->NowNanos() - start) * 1e-3 / count;
       if (round == 1 || (round > 1 && us < best)) best = us;  // the first warms up
     }
@@ -349,9 +350,9 @@ class Context {
     cache_.lines = nullptr;
     Row(name, call, floor.choice_bytes + attend_bytes(), floor.us, us);
     std::array<uint64_t, BlockCache::kReads> reads = {};
-    compute_->Copy(reinterpret_cast<std::byte*>(reads.data()),
-                   reinterpret_cast<const std::byte*>(cache_.reads), sizeof(reads));
-    Require(compute_->Synchronize());
+    compute_.Copy(reinterpret_cast<std::byte*>(reads.data()),
+                  reinterpret_cast<const std::byte*>(cache_.reads), sizeof(reads));
+    Require(compute_.Synchronize());
     const uint64_t all = std::reduce(reads.begin(), reads.end());
     std::printf("%-28s found %.3f, brought %.3f\n", name,
                 static_cast<double>(reads[BlockCache::kFound]) / static_cast<double>(all),
@@ -460,17 +461,18 @@ class Context {
     for (int64_t at = 0; at < bytes; at += 2 * kPattern) {
       const auto some = static_cast<size_t>(std::min(2 * kPattern, bytes - at));
       if (place == Place::kDevice) {
-        compute_->Copy(buffer->data() + at, pattern_->data(), some);
+        compute_.Copy(buffer->data() + at, pattern_->data(), some);
       } else {
         std::copy_n(pattern_->data(), some, buffer->data() + at);
       }
     }
-    Require(compute_->Synchronize());
+    Require(compute_.Synchronize());
     return buffer;
   }
 
   Device& device_;
   Kernels& kernels_;
+  Stream& compute_;
   const PageFormat format_;
   const Place place_;
   const int64_t split_;  // listed keys of a state
@@ -483,7 +485,6 @@ class Context {
   BlockedKeys keys_;
   SelectionBudget budget_, twice_;
   Budget memory_{"benchmark", kUnlimited};
-  std::unique_ptr<Stream> compute_;
   std::unique_ptr<Buffer> pattern_, slabs_, summaries_, sketches_, q_, lists_, candidates_, states_,
       scratch_, open_, result_;
   std::unique_ptr<Buffer> cache_memory_, dense_;

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 namespace headway::cuda {
@@ -28,6 +29,18 @@ __device__ inline void WaitForPrevious() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
+}
+
+// Reads the first kBytes of a kernel's parameters, which lie in constant memory: 64 bytes of it
+// that nobody has read are waited for, and better so while the kernels ahead run.
+template <size_t kBytes, typename Work>
+__device__ inline void BringParameters(const Work& work) {
+  const auto* words = reinterpret_cast<const uint32_t*>(&work);
+  uint32_t all = words[kBytes / 4 - 1];
+#pragma unroll
+  for (size_t at = 0; at < kBytes; at += 64) all |= words[at / 4];
+  // Does nothing, and is not left out.
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p membar.cta; }" : : "r"(all) : "memory");
 }
 
 // Both, for kernels that have nothing to do before.

@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kElementThreads)
       }
       if (lane == 0 && row < problem.rows) {
         if (!problem.swiglu) {
-          StoreResult(op, problem.activation, row, place.out, sum[row]);
+          StoreResult(op, problem.activation, row, place.out, sum[row],
+                      AddedTo(op, row, place.out));
         } else if (which == 1) {
           StoreSwiGlu(problem, row, place.out, gate[row], sum[row]);
         }

@@ -32,6 +32,7 @@ constexpr int kLineWarps = 16;
 constexpr int kLineThreads = kLineWarps * kWarp;
 constexpr int kStepLoads = 4;  // 16-byte loads of a lane in a step
 constexpr int kStepChunks = kStepLoads * kWarp;
+constexpr int kBlockLinesMax = 128;
 
 // 16-byte loads of a weight row, and the steps that read it.
 __host__ __device__ constexpr int ElementsOf(DType dtype) { return dtype == DType::kF32 ? 4 : 8; }
@@ -46,43 +47,41 @@ __host__ __device__ inline int StepsOf(DType dtype, int in) {
 template <DType kWeight, DType kActivation>
 __device__ inline void StageXAs(const MatVecProblem& problem, int rows_staged, int padded,
                                 float* to) {
-  constexpr int kAhead = 4;  // of a thread: no load waits for one before it
   constexpr int kLoads = kActivation == DType::kF32 ? 2 : 1;
+  constexpr int kAhead = 4 / kLoads;  // chunks of a thread: no load waits for one before it
   const int chunks = padded / 8;
-  const int count = rows_staged * chunks;
+  const int there = problem.in / 8;
   const auto* x = static_cast<const uint4*>(problem.x);
-  for (int first = static_cast<int>(threadIdx.x); first < count; first += kAhead * kLineThreads) {
-    uint4 raw[kAhead][kLoads];
-    const auto there = [&](int row, int chunk) {
-      return row < problem.rows && chunk * 8 < problem.in;
-    };
+  for (int row = 0; row < rows_staged; ++row) {
+    const auto* from = x + int64_t{min(row, problem.rows - 1)} * there * kLoads;
+    for (int first = static_cast<int>(threadIdx.x); first < chunks;
+         first += kAhead * kLineThreads) {
+      uint4 raw[kAhead][kLoads];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      const int i = min(first + k * kLineThreads, count - 1);
-      const int row = i / chunks;
-      const int chunk = i - row * chunks;
-      const int at = there(row, chunk) ? row * (problem.in / 8) + chunk : 0;
+      for (int k = 0; k < kAhead; ++k) {
+        const int chunk = min(first + k * kLineThreads, there - 1);
 #pragma unroll
-      for (int load = 0; load < kLoads; ++load) raw[k][load] = x[at * kLoads + load];
-    }
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      const int i = first + k * kLineThreads;
-      if (i >= count) break;
-      const int row = i / chunks;
-      const int chunk = i - row * chunks;
-      float values[8];
-#pragma unroll
-      for (int load = 0; load < kLoads; ++load) {
-        Unpack<kActivation>(raw[k][load], values + load * 4);
+        for (int load = 0; load < kLoads; ++load) {
+          raw[k][load] = LoadOnce(from + chunk * kLoads + load);
+        }
       }
 #pragma unroll
-      for (float& value : values) value = there(row, chunk) ? value : 0.0f;
-      float* low = to + int64_t{row} * padded +
-                   (kWeight == DType::kF32 ? chunk * 8 : chunk / kWarp * 256 + chunk % kWarp * 4);
-      float* high = low + (kWeight == DType::kF32 ? 4 : 128);
-      *reinterpret_cast<float4*>(low) = {values[0], values[1], values[2], values[3]};
-      *reinterpret_cast<float4*>(high) = {values[4], values[5], values[6], values[7]};
+      for (int k = 0; k < kAhead; ++k) {
+        const int chunk = first + k * kLineThreads;
+        if (chunk >= chunks) continue;
+        float values[8];
+#pragma unroll
+        for (int load = 0; load < kLoads; ++load) {
+          Unpack<kActivation>(raw[k][load], values + load * 4);
+        }
+#pragma unroll
+        for (float& value : values) value = row < problem.rows && chunk < there ? value : 0.0f;
+        float* low = to + int64_t{row} * padded +
+                     (kWeight == DType::kF32 ? chunk * 8 : chunk / kWarp * 256 + chunk % kWarp * 4);
+        float* high = low + (kWeight == DType::kF32 ? 4 : 128);
+        *reinterpret_cast<float4*>(low) = {values[0], values[1], values[2], values[3]};
+        *reinterpret_cast<float4*>(high) = {values[4], values[5], values[6], values[7]};
+      }
     }
   }
 }
@@ -99,12 +98,15 @@ __device__ inline void StageX(const MatVecProblem& problem, int rows_staged, int
   }
 }
 
-// Element group i (4 elements) of the only row, laid out as StageX does: chunk i / 2 of 8 elements,
-// its low or high half.
-__device__ inline void StageQuad(float* to, int i, float4 value) {
+// Where element group i (4 elements) of the only row lies, as StageX has it: chunk i / 2 of 8
+// elements, its low or high half.
+__device__ inline float4* QuadOf(float* to, int i) {
   const int chunk = i / 2;
-  float* at = to + chunk / kWarp * 256 + chunk % kWarp * 4 + i % 2 * 128;
-  *reinterpret_cast<float4*>(at) = value;
+  return reinterpret_cast<float4*>(to + chunk / kWarp * 256 + chunk % kWarp * 4 + i % 2 * 128);
+}
+__device__ inline float4 FloatsOf(const uint4& from) {
+  return {__uint_as_float(from.x), __uint_as_float(from.y), __uint_as_float(from.z),
+          __uint_as_float(from.w)};
 }
 
 // What the warps of a block have summed.
@@ -115,27 +117,53 @@ __device__ inline float TotalOf(const float (&parts)[kLineWarps]) {
   return sum;
 }
 
-// The same of one row of f32 that is normed on the way. Every block does it for itself, while the
-// weights that it asked for are on their way. RMSNorm's divisor is common to all elements and left
-// to the results, so that the row is read once and nothing waits for its sum: `squares` gets the
-// warps' sums.
+// Calls function(i, group) for the groups of 4 elements of `from` [in] that are the thread's, and
+// with anything for those up to `padded`. No load waits for one before it.
+template <typename Load, typename Function>
+__device__ inline void EachQuad(const float* from, int in, int padded, const Load& load,
+                                const Function& function) {
+  constexpr int kAhead = 4;
+  for (int first = static_cast<int>(threadIdx.x); first < padded / 4;
+       first += kAhead * kLineThreads) {
+    uint4 groups[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      groups[k] = load(from + int64_t{4} * min(first + k * kLineThreads, in / 4 - 1));
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int i = first + k * kLineThreads;
+      if (i < padded / 4) function(i, FloatsOf(groups[k]));
+    }
+  }
+}
+
+// RMSNorm of one row of f32 on the way to shared memory. Every block does it for itself, while the
+// weights that it asked for are on their way. The norm's own are there before the row is.
+__device__ inline void StageRmsWeight(const MatVecProblem& problem, int padded, float* to) {
+  if (problem.norm.weight == nullptr) return;
+  EachQuad(problem.norm.weight, problem.in, padded, LoadStreaming,
+           [&](int i, float4 by) { *QuadOf(to, i) = by; });
+}
+// The divisor is common to all elements and left to the results, so that the row is read once and
+// nothing waits for its sum: `squares` gets the warps' sums. Each thread finds the weights that it
+// has staged.
 __device__ inline void StageRms(const MatVecProblem& problem, int padded, float* to,
                                 float (&squares)[kLineWarps]) {
-  const auto* x = static_cast<const float4*>(problem.x);
-  const auto* weight = reinterpret_cast<const float4*>(problem.norm.weight);
+  const bool weighted = problem.norm.weight != nullptr;
   const int thread = static_cast<int>(threadIdx.x);
   float sum = 0.0f;
-#pragma unroll 4
-  for (int i = thread; i < padded / 4; i += kLineThreads) {
-    float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (i < problem.in / 4) {
-      const float4 from = x[i];
-      const float4 by = weight != nullptr ? weight[i] : float4{1.0f, 1.0f, 1.0f, 1.0f};
-      sum += from.x * from.x + from.y * from.y + from.z * from.z + from.w * from.w;
-      value = {from.x * by.x, from.y * by.y, from.z * by.z, from.w * by.w};
-    }
-    StageQuad(to, i, value);
-  }
+  EachQuad(static_cast<const float*>(problem.x), problem.in, padded, LoadOnce,
+           [&](int i, float4 from) {
+             float4* const at = QuadOf(to, i);
+             float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
+             if (i < problem.in / 4) {
+               const float4 by = weighted ? *at : float4{1.0f, 1.0f, 1.0f, 1.0f};
+               sum += from.x * from.x + from.y * from.y + from.z * from.z + from.w * from.w;
+               value = {from.x * by.x, from.y * by.y, from.z * by.z, from.w * by.w};
+             }
+             *at = value;
+           });
   sum = WarpSum(sum);
   if (thread % kWarp == 0) squares[thread / kWarp] = sum;
 }
@@ -176,7 +204,7 @@ __device__ inline void StageLayerNorm(const MatVecProblem& problem, int padded, 
       value = {(from.x - mean) * scale * by.x + add.x, (from.y - mean) * scale * by.y + add.y,
                (from.z - mean) * scale * by.z + add.z, (from.w - mean) * scale * by.w + add.w};
     }
-    StageQuad(to, i, value);
+    *QuadOf(to, i) = value;
   }
 }
 
@@ -270,10 +298,16 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
     open(next, warp);
     load(next, even);
   }
-  WaitForPrevious();
-  __shared__ float squares[kLineWarps];
   const bool normed = kRows == 1 && kWeight != DType::kF32 && problem.normed;
   const bool rms = normed && problem.norm.kind == NormKind::kRms;
+  if (rms) StageRmsWeight(problem, padded, x);
+  // What the sums of one row are added to is asked for with the row.
+  __shared__ float added_to[kRows == 1 ? kBlockLinesMax : 1];
+  const bool adds = kRows == 1 && !problem.swiglu && static_cast<int>(threadIdx.x) < count;
+  const Place added = adds ? Find(problem, first + static_cast<int>(threadIdx.x)) : Place{0, 0};
+  WaitForPrevious();
+  const float before = adds ? AddedTo(problem.ops[added.op], 0, added.out) : 0.0f;
+  __shared__ float squares[kLineWarps];
   if (rms) {
     StageRms(problem, padded, x, squares);
   } else if (normed) {
@@ -281,6 +315,7 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
   } else {
     StageX<kWeight>(problem, kRows, padded, x);
   }
+  if (adds) added_to[threadIdx.x] = before;
   __syncthreads();
   while (more) {
     LineCursor current = next;
@@ -312,13 +347,14 @@ __global__ void __launch_bounds__(kLineThreads, kRows <= 2 ? 2 : 1)
       StoreSwiGlu(problem, row, first + output, total(2 * output, row), total(2 * output + 1, row));
     } else {
       const Place place = Find(problem, first + output);
-      StoreResult(problem.ops[place.op], problem.activation, row, place.out, total(output, row));
+      const MatVecOp& op = problem.ops[place.op];
+      StoreResult(op, problem.activation, row, place.out, total(output, row),
+                  kRows == 1 ? added_to[output] : AddedTo(op, row, place.out));
     }
   }
 }
 
 constexpr int64_t kWaveBytes = int64_t{512} << 10;  // weights of a block, about
-constexpr int kBlockLinesMax = 128;
 constexpr int kSharedDefault = 48 << 10;
 
 // How many outputs a block takes: whole waves of blocks, all of about the same size, none so long

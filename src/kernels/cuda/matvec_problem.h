@@ -77,13 +77,18 @@ __device__ inline void StoreActivation(void* y, int64_t index, DType dtype, floa
   }
 }
 
+// What a sum is added to, if it is.
+__device__ inline float AddedTo(const MatVecOp& op, int row, int out) {
+  if (op.result != LinearResult::kAddFloat) return 0.0f;
+  return static_cast<const float*>(op.y)[row * op.y_stride + out];
+}
+
 __device__ inline void StoreResult(const MatVecOp& op, DType activation, int row, int out,
-                                   float sum) {
+                                   float sum, float added_to) {
   if (op.bias != nullptr) sum += op.bias[out];
   const int64_t at = row * op.y_stride + out;
   if (op.result == LinearResult::kFloat || op.result == LinearResult::kAddFloat) {
-    float* y = static_cast<float*>(op.y) + at;
-    *y = op.result == LinearResult::kAddFloat ? *y + sum : sum;
+    static_cast<float*>(op.y)[at] = op.result == LinearResult::kAddFloat ? added_to + sum : sum;
     return;
   }
   if (op.result == LinearResult::kRelu && sum < 0.0f) sum = 0.0f;

@@ -37,7 +37,7 @@ struct TileBatch {
 template <DType kType>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     TileKernel(const __grid_constant__ MatVecProblem problem) {
-  FollowPrevious();
+  LetNextStart();
   __shared__ float sums[2][kTileWarps][kTileRows * kTileRowStride];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -80,15 +80,20 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     high =
         reinterpret_cast<const uint4*>(other.weight) + int64_t{min(other_out, op.out - 1)} * chunks;
   };
-  auto load = [&](int step, TileBatch& batch) {
-    const int first = (step * kTileWarps + warp) * kTileChunks + lane % 4;
+  auto first_chunk = [&](int step) { return (step * kTileWarps + warp) * kTileChunks + lane % 4; };
+  auto load_lines = [&](int step, TileBatch& batch) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int chunk = first + i * 4;
-      const bool inside = chunk < chunks;
-      batch.low[i] = inside ? LoadStreaming(low + chunk) : uint4{0, 0, 0, 0};
-      batch.high[i] = inside ? LoadStreaming(high + chunk) : uint4{0, 0, 0, 0};
-      batch.x[i] = inside && has_row ? __ldg(x_row + chunk) : uint4{0, 0, 0, 0};
+      const int chunk = first_chunk(step) + i * 4;
+      batch.low[i] = chunk < chunks ? LoadStreaming(low + chunk) : uint4{0, 0, 0, 0};
+      batch.high[i] = chunk < chunks ? LoadStreaming(high + chunk) : uint4{0, 0, 0, 0};
+    }
+  };
+  auto load_rows = [&](int step, TileBatch& batch) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int chunk = first_chunk(step) + i * 4;
+      batch.x[i] = chunk < chunks && has_row ? __ldg(x_row + chunk) : uint4{0, 0, 0, 0};
     }
   };
 
@@ -126,7 +131,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       const MatVecOp& op = problem.ops[place.op];
       if (place.out + line < op.out) {
         if (!problem.swiglu) {
-          StoreResult(op, problem.activation, row, place.out + line, total(row, line));
+          StoreResult(op, problem.activation, row, place.out + line, total(row, line),
+                      AddedTo(op, row, place.out + line));
         } else if (line < kTileLines / 2) {
           StoreSwiGlu(problem, row, place.out + line, total(row, line), total(row, line + 8));
         }
@@ -141,21 +147,30 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 
   int next_tile = tile;
   int next_step = 0;
+  auto advance = [&] {
+    if (++next_step < steps) return;
+    next_step = 0;
+    next_tile += grid;
+  };
   auto load_next = [&](TileBatch& batch) {
     if (next_step == 0) {
       if (next_tile >= tiles) return;
       open(next_tile);
     }
-    load(next_step, batch);
-    if (++next_step == steps) {
-      next_step = 0;
-      next_tile += grid;
-    }
+    load_lines(next_step, batch);
+    load_rows(next_step, batch);
+    advance();
   };
 
   TileBatch even;
   TileBatch odd;
-  load_next(even);
+  if (next_tile < tiles) {  // always; or the assembler has the loads behind the wait
+    open(next_tile);
+    load_lines(0, even);
+  }
+  WaitForPrevious();
+  load_rows(0, even);
+  advance();
   while (true) {
     load_next(odd);
     consume(even);

@@ -39,6 +39,27 @@ __device__ inline uint4 LoadOnce(const void* from) {
   return value;
 }
 
+// Arrivals at a counter: who finds that all others have arrived sees what these wrote before, of a
+// block of threads what it wrote ahead of a barrier.
+// An arrival, and how many there were before it. The counter is 0 again behind `last` others.
+__device__ inline uint32_t Arrive(uint32_t* counter, uint32_t last) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(last)
+               : "memory");
+  return before;
+}
+// The same for those who wait for each other: an arrival, and how many there are.
+__device__ inline void AddArrival(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(counter) : "memory");
+}
+__device__ inline uint32_t Arrivals(const uint32_t* counter) {
+  uint32_t count;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+  return count;
+}
+
 // One of the four words of such a load.
 __device__ inline uint32_t Word(const uint4& value, int index) {
   return index == 0 ? value.x : index == 1 ? value.y : index == 2 ? value.z : value.w;

@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
   const int first_query = static_cast<int>(blockIdx.y) * kGroup;
   const int queries = min(kGroup, work.group - first_query);
   constexpr int kRoundsAhead = kWarp / Shape::kStrips;  // whose strips the lanes find at once
+  BringParameters<sizeof(work) - sizeof(work.table.places) - sizeof(work.table.versions)>(work);
   WaitForPrevious();
 
   for (int unit = static_cast<int>(blockIdx.x);; unit += static_cast<int>(gridDim.x)) {
@@ -199,96 +200,95 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
     if (part.head < 0) break;
     if (part.IsOpen()) {
       AttendOpenPage<kRows>(work, part.head, states);
-      FinishPart(work, part, states);
-      continue;
-    }
-    const int part_blocks = BlocksOf(work, part);
-    const int strips = part_blocks * work.block_strips.Size();
-    const int rounds = (strips + Shape::kStrips - 1) / Shape::kStrips;
-    const int64_t query_head = int64_t{part.head} * work.group + first_query;
-    const bool cached = work.cache.lines != nullptr;
-    if (cached && work.line_of != nullptr) {
-      lines.Load<Shape::kWarps>(work, part, part_blocks);
-    } else if (cached) {
-      lines.Bring<kRows, Shape::kWarps>(work, part, part_blocks);
-    }
+    } else {
+      const int part_blocks = BlocksOf(work, part);
+      const int strips = part_blocks * work.block_strips.Size();
+      const int rounds = (strips + Shape::kStrips - 1) / Shape::kStrips;
+      const int64_t query_head = int64_t{part.head} * work.group + first_query;
+      const bool cached = work.cache.lines != nullptr;
+      if (cached && work.line_of != nullptr) {
+        lines.Load<Shape::kWarps>(work, part, part_blocks);
+      } else if (cached) {
+        lines.Bring<kRows, Shape::kWarps>(work, part, part_blocks);
+      }
 
-    // Round r of the warp is round r * kWarps + warp of the part.
-    Strip found;
-    int32_t found_shift = 0;
-    const auto find = [&](int round) {
-      const int of_part = (round + lane / Shape::kStrips) * Shape::kWarps + warp;
-      // Behind the part's last strip its keys are there again, and count for nothing.
-      const int index = min(of_part * Shape::kStrips + lane % Shape::kStrips, strips - 1);
-      found = FindStrip<kRows>(work, part, index, cached ? lines.of : nullptr);
-      if constexpr (kListed == Listed::kMove) found_shift = ShiftOf(work, part, index);
-    };
-    Round<kRows, kDim, kGroup> now;
-    Strip strip[Shape::kStrips];
-    [[maybe_unused]] int32_t shift[Shape::kStrips];
-    const auto take = [&](int round) {
+      // Round r of the warp is round r * kWarps + warp of the part.
+      Strip found;
+      int32_t found_shift = 0;
+      const auto find = [&](int round) {
+        const int of_part = (round + lane / Shape::kStrips) * Shape::kWarps + warp;
+        // Behind the part's last strip its keys are there again, and count for nothing.
+        const int index = min(of_part * Shape::kStrips + lane % Shape::kStrips, strips - 1);
+        found = FindStrip<kRows>(work, part, index, cached ? lines.of : nullptr);
+        if constexpr (kListed == Listed::kMove) found_shift = ShiftOf(work, part, index);
+      };
+      Round<kRows, kDim, kGroup> now;
+      Strip strip[Shape::kStrips];
+      [[maybe_unused]] int32_t shift[Shape::kStrips];
+      const auto take = [&](int round) {
 #pragma unroll
-      for (int i = 0; i < Shape::kStrips; ++i) {
-        const int at = round % kRoundsAhead * Shape::kStrips + i;
-        strip[i] = found.From(at);
-        if constexpr (kListed == Listed::kMove) {
-          shift[i] = __shfl_sync(kAllLanes, found_shift, at);
+        for (int i = 0; i < Shape::kStrips; ++i) {
+          const int at = round % kRoundsAhead * Shape::kStrips + i;
+          strip[i] = found.From(at);
+          if constexpr (kListed == Listed::kMove) {
+            shift[i] = __shfl_sync(kAllLanes, found_shift, at);
+          }
         }
-      }
-    };
-    float q[kGroup][8];
-    LoadQueries<kGroup>(work, query_head * work.head_dim, queries, own, q);
-    if (warp < rounds) {
-      find(0);
-      take(0);
-      now.LoadKeys(work, strip, sub, key);
-#pragma unroll
-      for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
-    }
-    float o[kGroup][8] = {};
-    RunningSoftmax<kGroup, Shape::kLogits> softmax;
-
-    for (int round = 0; round * Shape::kWarps + warp < rounds; ++round) {
-      float sums[Shape::kOfLane];
-      if constexpr (kListed == Listed::kMove) {
-        const MovedQueries moved = {own, queries, query_head * work.head_dim};
-        MovedProducts<kRows>(work, now, shift, moved, q, sums);
-      } else {
-        now.Products(q, sums);
-      }
-      const int strips_there = strips - (round * Shape::kWarps + warp) * Shape::kStrips;
-      const bool more = (round + 1) * Shape::kWarps + warp < rounds;
-      if (more) {
-        if ((round + 1) % kRoundsAhead == 0) find(round + 1);
-        take(round + 1);
+      };
+      float q[kGroup][8];
+      LoadQueries<kGroup>(work, query_head * work.head_dim, queries, own, q);
+      if (warp < rounds) {
+        find(0);
+        take(0);
         now.LoadKeys(work, strip, sub, key);
+#pragma unroll
+        for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
       }
-      const int first = DealSums<Shape::kOfLane, Shape::kLanes>(sums);
-      constexpr int kLeft = std::max(1, Shape::kOfLane / Shape::kLanes);
-      __syncwarp();
+      float o[kGroup][8] = {};
+      RunningSoftmax<kGroup, Shape::kLogits> softmax;
+
+      for (int round = 0; round * Shape::kWarps + warp < rounds; ++round) {
+        float sums[Shape::kOfLane];
+        if constexpr (kListed == Listed::kMove) {
+          const MovedQueries moved = {own, queries, query_head * work.head_dim};
+          MovedProducts<kRows>(work, now, shift, moved, q, sums);
+        } else {
+          now.Products(q, sums);
+        }
+        const int strips_there = strips - (round * Shape::kWarps + warp) * Shape::kStrips;
+        const bool more = (round + 1) * Shape::kWarps + warp < rounds;
+        if (more) {
+          if ((round + 1) % kRoundsAhead == 0) find(round + 1);
+          take(round + 1);
+          now.LoadKeys(work, strip, sub, key);
+        }
+        const int first = DealSums<Shape::kOfLane, Shape::kLanes>(sums);
+        constexpr int kLeft = std::max(1, Shape::kOfLane / Shape::kLanes);
+        __syncwarp();
 #pragma unroll
-      for (int i = 0; i < kLeft; ++i) {
-        const int query = (first + i) % kGroup;
-        const int step = (first + i) / kGroup % Shape::kSteps;
-        const int of = (first + i) / kGroup / Shape::kSteps;
-        logits[warp][(of * 8 + step * Shape::kAtOnce + key) * kGroup + query] =
-            of < strips_there ? sums[i] : kNoKeys;
+        for (int i = 0; i < kLeft; ++i) {
+          const int query = (first + i) % kGroup;
+          const int step = (first + i) / kGroup % Shape::kSteps;
+          const int of = (first + i) / kGroup / Shape::kSteps;
+          logits[warp][(of * 8 + step * Shape::kAtOnce + key) * kGroup + query] =
+              of < strips_there ? sums[i] : kNoKeys;
+        }
+        __syncwarp();
+        softmax.Take(logits[warp], factors[warp]);
+        __syncwarp();
+#pragma unroll
+        for (int query = 0; query < kGroup; ++query) {
+          const float factor = factors[warp][query];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) o[query][i] *= factor;
+        }
+        now.AddValues(logits[warp], key, o);
+        if (!more) break;
+#pragma unroll
+        for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
       }
-      __syncwarp();
-      softmax.Take(logits[warp], factors[warp]);
-      __syncwarp();
-#pragma unroll
-      for (int query = 0; query < kGroup; ++query) {
-        const float factor = factors[warp][query];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) o[query][i] *= factor;
-      }
-      now.AddValues(logits[warp], key, o);
-      if (!more) break;
-#pragma unroll
-      for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);
+      states.Take(o, softmax, warp, lane);
     }
-    states.Take(o, softmax, warp, lane);
     FinishPart(work, part, states);
   }
   if (blockIdx.y == 0 && work.result == nullptr) ClearEmptyParts(work);

@@ -186,7 +186,7 @@ __device__ inline void StoreResults(const AttendWork& work, int64_t at, float2 v
 // open page behind them in one chain, and these sums the whole. One block does this while all
 // others are done, so that no load waits for another: not even to know whether it is needed.
 template <int kDim, int kWarps, int kGroup>
-__device__ __noinline__ void MergeParts(const AttendWork& work, const PartOf& part) {
+__device__ void MergeParts(const AttendWork& work, const PartOf& part) {
   constexpr int kChains = 8;
   constexpr int kAtOnce = 2 * kChains;          // parts whose values are under way
   constexpr int kOfQuery = kDim / (2 * kWarp);  // warps
@@ -275,13 +275,10 @@ __device__ void FinishPart(const AttendWork& work, const PartOf& part,
                work.lse + at * work.lse_part_stride + row, queries.count, work.head_dim);
   if (work.result == nullptr) return;
   if (threadIdx.x == 0) {
-    // What this block has written is seen by the one that counts to the last part, which leaves 0
-    // for the next launch.
-    __threadfence();
+    // The last part leaves 0 for the next launch.
     const auto of_head = static_cast<unsigned>(part.head) * gridDim.y + blockIdx.y;
     const auto parts = static_cast<unsigned>(part.parts);
-    last = work.attended != 0 || atomicInc(work.arrived + of_head, parts) == parts;
-    __threadfence();
+    last = work.attended != 0 || Arrive(work.arrived + of_head, parts) == parts;
   }
   __syncthreads();
   if (last) MergeParts<kDim, kWarps, kGroup>(work, part);

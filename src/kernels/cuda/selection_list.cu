@@ -44,29 +44,24 @@ __device__ void Weigh(const ListWork& work, const Unit& unit, const Weights& wei
   for (int from = 0; from < work.group; from += kAtOnce) {
     const int queries = min(kAtOnce, work.group - from);
     uint64_t sum[kAtOnce] = {};
-    for (int begin = unit.begin + thread; begin < unit.end; begin += kOfStep * kListThreads) {
-      if (!loaded) scores.Load(work, unit, from, begin);
+    for (int begin = unit.begin; begin < unit.end; begin += kOfStep * kListThreads) {
+      if (!loaded) scores.Load(work, unit, from, begin + thread);
       loaded = false;
-      // Also of what is not there: no weight is to wait for the one before.
-      uint32_t some[kOfStep][kAtOnce];
 #pragma unroll
       for (int step = 0; step < kOfStep; ++step) {
+        if (begin + step * kListThreads >= unit.end) break;  // of all threads
+        // Also of what is not there: no weight is to wait for the one before.
+        const int i = begin + step * kListThreads + thread;
+        uint32_t some[kAtOnce];
 #pragma unroll
         for (int q = 0; q < kAtOnce; ++q) {
-          const bool there = begin + step * kListThreads < unit.end && q < queries;
           const uint32_t weight = scores.Weight(largest[from + q], step, q);
-          some[step][q] = there ? weight : 0;
-          sum[q] += some[step][q];
+          some[q] = i < unit.end && q < queries ? weight : 0;
+          sum[q] += some[q];
         }
-      }
-#pragma unroll
-      for (int step = 0; step < kOfStep; ++step) {
-        const int i = begin + step * kListThreads;
 #pragma unroll
         for (int q = 0; q < kAtOnce; ++q) {
-          if (i < unit.end && q < queries) {
-            weights.at[(from + q) * weights.stride + i] = some[step][q];
-          }
+          if (i < unit.end && q < queries) weights.at[(from + q) * weights.stride + i] = some[q];
         }
       }
     }
@@ -332,9 +327,14 @@ __global__ void __launch_bounds__(kListThreads, 1) Choose(const __grid_constant_
   extern __shared__ uint32_t held[];
   LetNextStart();
   ClearHistogram(histogram);
+  BringParameters<sizeof(work)>(work);
+  const auto block = static_cast<int>(blockIdx.x);
+  Unit own;
+  if constexpr (kLook == Look::kAll) own = UnitOf<kLook>(work, block);  // of parameters alone
   WaitForPrevious();
+  if constexpr (kLook != Look::kAll) own = UnitOf<kLook>(work, block);
   if (work.clear_tops != 0 && blockIdx.x == 0) ClearTops(work.scratch, work.heads * work.group);
-  ListScored<kLook>(work, UnitOf<kLook>(work, static_cast<int>(blockIdx.x)), histogram, held);
+  ListScored<kLook>(work, own, histogram, held);
 }
 
 // The same of candidates, whose scores are made first.

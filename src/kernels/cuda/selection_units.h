@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_weight.h"
 #include "kernels/cuda/warp.h"
@@ -92,11 +93,9 @@ __device__ inline void WaitForAll(const ListWork& work) {
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t* arrived = &work.scratch.query_sums->arrived;
-    __threadfence();
-    atomicAdd(arrived, 1u);
-    while (*static_cast<volatile uint32_t*>(arrived) < gridDim.x) {
+    AddArrival(arrived);
+    while (Arrivals(arrived) < gridDim.x) {
     }
-    __threadfence();
   }
   __syncthreads();
 }
