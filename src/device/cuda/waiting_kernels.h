@@ -1,8 +1,9 @@
 // Kernels whose blocks of threads wait for one another, or for another GPU. Where two of them have
 // begun and each has the room that the other still needs, both wait for ever. A cooperative launch
 // prevents that, since all its blocks begin at once, some 2 us after the kernel before it has
-// ended. Where one line of such kernels is alone on its GPU it is not needed: what else runs there
-// ends without them. So who launches them says so here.
+// ended. Where one line of such kernels is alone on its GPU it is not needed: what else runs there,
+// products of libraries on other streams among it, is taken to end without them. So who launches
+// them says so here.
 #ifndef HEADWAY_DEVICE_CUDA_WAITING_KERNELS_H_
 #define HEADWAY_DEVICE_CUDA_WAITING_KERNELS_H_
 
@@ -28,7 +29,8 @@ class WaitingKernels {
     bool alone = false;  // else launches are cooperative
   };
   // For a launch in a line, whose kernels run one behind the other: that of a stream, say. The
-  // first beside a line that was alone waits for all work on the device.
+  // first beside a line that was alone waits for all work on the device. A line ends with this
+  // object.
   Turn Take(const void* line);
   // For kernels that are launched without a turn, from now on; may wait as the first one does.
   void Join();

@@ -115,21 +115,31 @@ __device__ __forceinline__ void LoadValues(const BlockKeys& keys, const Lane& la
   }
 }
 
+// 8 neighbouring numbers, with one load where they lie on 16 bytes.
+template <typename T>
+__device__ __forceinline__ uint4 LoadEight(const T* from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) return LoadOnce(from);
+  T eight[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) eight[i] = from[i];
+  return {Pack(eight[0], eight[1]), Pack(eight[2], eight[3]), Pack(eight[4], eight[5]),
+          Pack(eight[6], eight[7])};
+}
+
 // Fragments of the block's queries; zeros for dimensions and queries that there are not.
 template <typename Shape>
 __device__ __forceinline__ void LoadQueries(const BlockKeys& keys, int thread,
                                             typename Shape::Queries& queries) {
-  using T = typename Shape::T;
-  T* fragments = reinterpret_cast<T*>(queries);
-  for (int i = thread; i < Shape::kQueries * Shape::kDims; i += Shape::kWarps * kWarp) {
-    const int query = i / Shape::kDims;
-    const int dim = i % Shape::kDims;
-    T value = FromFloat<Shape::kElement>(0.0f);
+  constexpr int kEights = Shape::kDims / 8;
+  for (int i = thread; i < Shape::kQueries * kEights; i += Shape::kWarps * kWarp) {
+    const int query = i / kEights;
+    const int dim = i % kEights * 8;
+    uint4 eight = {0, 0, 0, 0};
     if (query < keys.work.queries && dim < keys.head_dim) {
-      value = static_cast<const T*>(keys.item.q)[QueryRow(keys, query) + dim];
+      eight = LoadEight(static_cast<const typename Shape::T*>(keys.item.q) + QueryRow(keys, query) +
+                        dim);
     }
-    const int owner = query % 8 * 4 + dim % 32 / 8;
-    fragments[((query / 8 * Shape::kKLoads + dim / 32) * kWarp + owner) * 8 + dim % 8] = value;
+    queries[query / 8][dim / 32][query % 8 * 4 + dim % 32 / 8] = eight;
   }
 }
 

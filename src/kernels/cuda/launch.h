@@ -1,9 +1,9 @@
 // Launching kernels one behind the other without a gap. On GPUs of compute capability 9.0 and above
 // a kernel may start while the one before it in the stream ends ("programmatic dependent launch"):
 // every kernel that LaunchKernel starts calls WaitForPrevious before it touches memory that another
-// kernel writes, or writes memory that another reads. No kernel writes weights, so they may be read
-// before: where a copy brings them, the stream has waited for it, and no kernel starts ahead of
-// that.
+// kernel writes, or writes memory that another reads. Weights may be read before: where a copy
+// brings them, the stream has waited for it, and no kernel starts ahead of that; a kernel that
+// writes them lets none start before its end.
 #ifndef HEADWAY_KERNELS_CUDA_LAUNCH_H_
 #define HEADWAY_KERNELS_CUDA_LAUNCH_H_
 
@@ -31,22 +31,23 @@ __device__ inline void WaitForPrevious() {
 #endif
 }
 
+// Both, for kernels that have nothing to do before.
+__device__ inline void FollowPrevious() {
+  LetNextStart();
+  WaitForPrevious();
+}
+
 // Reads the first kBytes of a kernel's parameters, which lie in constant memory: 64 bytes of it
 // that nobody has read are waited for, and better so while the kernels ahead run.
 template <size_t kBytes, typename Work>
 __device__ inline void BringParameters(const Work& work) {
+  static_assert(kBytes <= sizeof(Work));
   const auto* words = reinterpret_cast<const uint32_t*>(&work);
   uint32_t all = words[kBytes / 4 - 1];
 #pragma unroll
   for (size_t at = 0; at < kBytes; at += 64) all |= words[at / 4];
   // Does nothing, and is not left out.
   asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p membar.cta; }" : : "r"(all) : "memory");
-}
-
-// Both, for kernels that have nothing to do before.
-__device__ inline void FollowPrevious() {
-  LetNextStart();
-  WaitForPrevious();
 }
 
 // Bytes of parameters that a kernel takes.

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int chunk = first_chunk(step) + i * 4;
-      batch.x[i] = chunk < chunks && has_row ? __ldg(x_row + chunk) : uint4{0, 0, 0, 0};
+      batch.x[i] = chunk < chunks && has_row ? x_row[chunk] : uint4{0, 0, 0, 0};
     }
   };
 

@@ -30,7 +30,7 @@ __device__ inline uint4 LoadStreaming(const void* from) {
   return value;
 }
 
-// The same of bytes that the kernel itself may have written.
+// The same of bytes that this kernel, or one ahead of it, may have written.
 __device__ inline uint4 LoadOnce(const void* from) {
   uint4 value;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -98,7 +98,7 @@ __device__ const float* PartLse(const Batch& batch, const MergeLine& item, int p
 template <typename T, typename Batch>
 __global__ void __launch_bounds__(kFewWarps* kWarp)
     MergeFewParts(const __grid_constant__ Batch batch) {
-  FollowPrevious();
+  LetNextStart();
   const int index = ItemOfBlock(batch);
   const MergeLine& item = batch.items[index];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -107,20 +107,26 @@ __global__ void __launch_bounds__(kFewWarps* kWarp)
   if (row >= item.rows) return;
 
   const int parts = PartsOf(item);
-  const float own = lane < parts ? PartLse(batch, item, lane)[row] : kNoKeys;
+  // Where states lie is known before they are there: all that is left to do then is to load them.
+  const float* from[kFewParts];
+#pragma unroll
+  for (int part = 0; part < kFewParts; ++part) {
+    from[part] = PartO(batch, item, min(part, parts - 1)) + row * batch.shape.head_dim + lane;
+  }
+  const float* const lse_from = PartLse(batch, item, min(lane, parts - 1)) + row;
   float values[kFewParts][kAtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int part = 0; part < kFewParts; ++part) {
-      const float* from = PartO(batch, item, part) + row * batch.shape.head_dim + first;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int at = i * kWarp + lane;
-        const bool there = part < parts && first + at < batch.shape.head_dim;
-        values[part][i] = there ? from[at] : 0.0f;
+        const bool there = part < parts && first + i * kWarp + lane < batch.shape.head_dim;
+        values[part][i] = there ? from[part][first + i * kWarp] : 0.0f;
       }
     }
   };
+  WaitForPrevious();
+  const float own = lane < parts ? *lse_from : kNoKeys;
   load(0);
   const float top = Finite(WarpMax(own));
   const float weight = expf(own - top);
@@ -157,7 +163,7 @@ __global__ void __launch_bounds__(kFewWarps* kWarp)
 template <typename T, typename Batch>
 __global__ void __launch_bounds__(kWarps* kWarp)
     MergeManyParts(const __grid_constant__ Batch batch) {
-  FollowPrevious();
+  LetNextStart();
   __shared__ float tops[kWarps];
   __shared__ float sums[kWarps][kWarp];
   __shared__ float totals[kWarps];
@@ -174,17 +180,28 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
   const bool mine = element < batch.shape.head_dim;
   const int64_t at = row * batch.shape.head_dim + element;
+  const float* lse_from[kPartsAtOnce];
+  const float* from[kPartsAtOnce];
+  const auto find = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kPartsAtOnce; ++i) {
+      const int part = min(first + i * kWarps, parts - 1);
+      lse_from[i] = PartLse(batch, item, part) + row;
+      from[i] = PartO(batch, item, part) + at;
+    }
+  };
   float lses[kPartsAtOnce];
   float values[kPartsAtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i) {
-      const int part = first + i * kWarps;
-      const bool there = part < parts;
-      lses[i] = there ? PartLse(batch, item, part)[row] : kNoKeys;
-      values[i] = there && mine ? PartO(batch, item, part)[at] : 0.0f;
+      const bool there = first + i * kWarps < parts;
+      lses[i] = there ? *lse_from[i] : kNoKeys;
+      values[i] = there && mine ? *from[i] : 0.0f;
     }
   };
+  find(warp);  // before the states are there
+  WaitForPrevious();
   load(warp);  // before the logarithms' maximum is known
 
   float top = kNoKeys;
@@ -200,7 +217,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   float sum = 0.0f;
   float total = 0.0f;
   for (int part = warp; part < parts; part += kPartsAtOnce * kWarps) {
-    if (part > warp) load(part);
+    if (part > warp) {
+      find(part);
+      load(part);
+    }
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i) {
       const float weight = expf(lses[i] - top);

@@ -141,11 +141,12 @@ struct RopeStoreItems {
 constexpr int kItemsMany =
     static_cast<int>((kParametersMax - sizeof(PageFormat) - 16) / sizeof(RopeStoreItem));
 
-// The work of a token: pairs of groups of q and of k that rotate, groups of k that do not, v.
+// The work of a token: pairs of groups of q and of k that rotate, groups of k that do not, v. Where
+// all of it lies is known before it is there.
 template <DType kType, DType kPage, int kItems>
 __global__ void __launch_bounds__(kRopeThreads)
     RopeStoreKvKernel(PageFormat format, const __grid_constant__ RopeStoreItems<kItems> list) {
-  FollowPrevious();
+  LetNextStart();
   constexpr int kN = 8;
   const RopeStoreItem& whole = list.items[blockIdx.z];
   const RopeTable& table = whole.table;
@@ -161,8 +162,9 @@ __global__ void __launch_bounds__(kRopeThreads)
   if (unit < q_heads * pairs) {
     const int head = unit / pairs;
     const int column = (unit - head * pairs) * kN;
-    Rotate<kType>(table, token, column, whole.q,
-                  token * whole.q_stride + int64_t{head} * head_dim + column, halves);
+    const int64_t at = token * whole.q_stride + int64_t{head} * head_dim + column;
+    WaitForPrevious();
+    Rotate<kType>(table, token, column, whole.q, at, halves);
     return;
   }
   unit -= q_heads * pairs;
@@ -170,9 +172,10 @@ __global__ void __launch_bounds__(kRopeThreads)
   if (unit < item.heads * pairs) {
     const int head = unit / pairs;
     const int column = (unit - head * pairs) * kN;
-    Rotate<kType>(table, token, column, const_cast<void*>(item.k),
-                  start + int64_t{head} * head_dim + column, halves);
+    const int64_t at = start + int64_t{head} * head_dim + column;
     std::byte* row = item.to.k + RowOffset<kPage>(format, item.to, token, head);
+    WaitForPrevious();
+    Rotate<kType>(table, token, column, const_cast<void*>(item.k), at, halves);
     StorePage<kType, kPage>(row, column, halves[0]);
     StorePage<kType, kPage>(row, column + pairs * kN, halves[1]);
     return;
@@ -184,8 +187,9 @@ __global__ void __launch_bounds__(kRopeThreads)
   if (groups == 0 || unit >= item.heads * groups) return;
   const int head = unit / groups;
   const int column = (unit - head * groups) * kN + (is_v ? 0 : table.rotary_dim);
-  Load<kType>(is_v ? item.v : item.k, start + int64_t{head} * head_dim + column, halves[0]);
   std::byte* row = (is_v ? item.to.v : item.to.k) + RowOffset<kPage>(format, item.to, token, head);
+  WaitForPrevious();
+  Load<kType>(is_v ? item.v : item.k, start + int64_t{head} * head_dim + column, halves[0]);
   Store<kPage>(row, column, halves[0]);
 }
 

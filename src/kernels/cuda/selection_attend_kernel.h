@@ -192,7 +192,8 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
   const int first_query = static_cast<int>(blockIdx.y) * kGroup;
   const int queries = min(kGroup, work.group - first_query);
   constexpr int kRoundsAhead = kWarp / Shape::kStrips;  // whose strips the lanes find at once
-  BringParameters<sizeof(work) - sizeof(work.table.places) - sizeof(work.table.versions)>(work);
+  static_assert(offsetof(AttendWork, table) + sizeof(BlockTable) == sizeof(AttendWork));
+  BringParameters<sizeof(work) - BlockTable::kPlacesBytes>(work);
   WaitForPrevious();
 
   for (int unit = static_cast<int>(blockIdx.x);; unit += static_cast<int>(gridDim.x)) {

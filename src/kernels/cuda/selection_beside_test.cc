@@ -15,7 +15,8 @@
 namespace headway::cuda {
 namespace {
 
-// 256 tiles of blocks, more than a GPU has multiprocessors.
+// So many blocks that a choice takes nearly all multiprocessors of a large GPU, which have no room
+// for two.
 SelectionCase LargeCase() {
   SelectionCase c;
   c.format = {.dtype = DType::kBF16, .page_slots = 64, .head_dim = 64};

@@ -31,6 +31,7 @@ struct BlockTable {
   const uint32_t* version_table;  // beside `table`
   const std::byte* places[kInlinePlaces];
   uint32_t versions[kInlinePlaces];  // of slabs: SegmentPlace::version
+  static constexpr size_t kPlacesBytes = sizeof(places) + sizeof(versions);  // its last ones
 
   // The segment of a head's block. The block's number within its segment is left in `block`.
   __device__ const std::byte* Find(int head, int& block) const { return Place(Index(head, block)); }

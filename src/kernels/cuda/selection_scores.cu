@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp, kDim <= 128 ? 2 : 1)
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) FetchAhead<kLoad>(work, head, first_block + i * stride);
   const int64_t query = (int64_t{head} * work.group + first_query + warp) * work.queries.head_dim;
-  BringParameters<sizeof(work) - sizeof(work.table.places) - sizeof(work.table.versions)>(work);
+  BringParameters<sizeof(SummaryWork) - BlockTable::kPlacesBytes>(work);
+  BringParameters<sizeof(work.scratch)>(work.scratch);
   WaitForPrevious();
   QueryChannels<kDim> channels;
   channels.Load(work.queries, query, warp < queries);
