@@ -38,15 +38,7 @@ class ChoosingEngine {
   explicit ChoosingEngine(const SelectionProblem& problem) : problem_(problem) {
     device_ = *NewCudaDevice({}, Env::Default(), nullptr);
     stream_ = *device_->NewStream(Lane::kCompute);
-    kernels_ = *NewCudaKernels(0);
-    const KernelLimits limits = {.rows = 256,
-                                 .max_in = 64,
-                                 .max_out = 64,
-                                 .head_dim = 64,
-                                 .group = 4,
-                                 .query_heads = 32,
-                                 .activation = DType::kBF16};
-    EXPECT_TRUE(kernels_->Prepare(limits, *device_, budget_).ok());
+    kernels_ = *NewSelectionKernels(DType::kBF16, *device_, budget_);
     piece_ = problem.PutOn(memory_);
     segments_ = problem.Segments(piece_);
     for (const auto& [summary, items] : problem.Summaries(piece_)) {

@@ -116,6 +116,24 @@ inline AttentionPrecision Precision(const SelectionCase& c) {
   return precision;
 }
 
+// Kernels for any problem, whose activations have the dtype.
+inline Result<std::unique_ptr<Kernels>> NewSelectionKernels(DType activation, Device& device,
+                                                            Budget& budget) {
+  Result<std::unique_ptr<Kernels>> made = NewCudaKernels(0);
+  if (!made.ok()) return made;
+  const KernelLimits limits = {.rows = 256,
+                               .max_in = 64,
+                               .max_out = 64,
+                               .head_dim = 256,
+                               .group = 16,
+                               .query_heads = 128,
+                               .activation = activation};
+  if (const Status prepared = (*made)->Prepare(limits, device, budget); !prepared.ok()) {
+    return prepared;
+  }
+  return made;
+}
+
 class CudaSelectionTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -126,16 +144,8 @@ class CudaSelectionTest : public testing::Test {
     ASSERT_TRUE(stream.ok());
     stream_ = std::move(*stream);
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-      Result<std::unique_ptr<Kernels>> made = NewCudaKernels(0);
+      Result<std::unique_ptr<Kernels>> made = NewSelectionKernels(dtype, *device_, budget_);
       ASSERT_TRUE(made.ok()) << made.status().message();
-      const KernelLimits limits = {.rows = 256,
-                                   .max_in = 64,
-                                   .max_out = 64,
-                                   .head_dim = 256,
-                                   .group = 16,
-                                   .query_heads = 128,
-                                   .activation = dtype};
-      ASSERT_TRUE((*made)->Prepare(limits, *device_, budget_).ok());
       kernels_.emplace_back(dtype, std::move(*made));
     }
   }
