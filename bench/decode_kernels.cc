@@ -7,7 +7,9 @@
 //
 // With an encoding all keys but the new one's are taken from encoded pages.
 //
-//   decode_kernels [DEVICE [CONTEXT [LAYERS [ENCODING]]]]      by default cuda 1024 32 none
+//   decode_kernels [DEVICE [CONTEXT [LAYERS [ENCODING [SPLIT]]]]]      by default cuda 1024 32 none
+//
+//   SPLIT      keys of a part of attention, a multiple of a page; by default what an engine takes
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,6 +30,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/backend/backend.h"
+#include "kernels/lone_split.h"
 #include "kernels/page_codec.h"
 #include "unwrap.h"
 
@@ -50,7 +53,7 @@ struct Kernel {
 
 class Step {
  public:
-  Step(const std::string& device, int64_t context, int layers, Encoding encoding)
+  Step(const std::string& device, int64_t context, int layers, Encoding encoding, int64_t split)
       : context_(context),
         layers_(layers),
         format_{DType::kBF16, kDefaultPageSlots, kHeadDim, encoding} {
@@ -72,7 +75,11 @@ class Step {
     Require(kernels_->Prepare(limits, *device_, budget_));
     activation_bytes_ = static_cast<int64_t>(DTypeBytes(activation));
     pages_ = CeilDiv(context_, format_.page_slots);
-    split_ = RoundUp(kernels_->DecodeSplit(context_, kKvHeads), format_.page_slots);
+    split_ = split;
+    if (split_ == 0) {
+      split_ = LoneSplit({context_, kKvHeads, context_, format_.page_slots},
+                         kernels_->DecodeSplit(context_, kKvHeads), kernels_->PartsAtOnce());
+    }
     parts_ = CeilDiv(context_, split_);
     weights_ = Fill((layers_ * kLayerWeights + kModel * kVocab) * 2);
     open_ = Fill(2 * kKvHeads * static_cast<int64_t>(format_.bytes()));
@@ -97,6 +104,7 @@ class Step {
   int64_t kv_bytes() const {
     return code_bytes() + (encoded() ? kKvHeads * pages_ * ParamBytes(format_) : 0);
   }
+  int64_t split() const { return split_; }
   bool encoded() const { return format_.encoding != Encoding::kNone; }
 
   // Microseconds of one of `count` calls of work(i), the best of some rounds.
@@ -306,14 +314,17 @@ class Step {
   std::vector<Kernel> layer_, last_;
 };
 
-void Run(const std::string& device, int64_t context, int layers, Encoding encoding) {
-  Step step(device, context, layers, encoding);
+void Run(const std::string& device, int64_t context, int layers, Encoding encoding, int64_t split) {
+  Step step(device, context, layers, encoding, split);
   const Kernel& head = step.last_kernels().front();
   const double rate = static_cast<double>(head.bytes) / step.Measure(8, head.run) * 1e-6;  // TB/s
   const double whole = step.MeasureStep(nullptr);
-  std::printf("context %lld, %d layers, encoding %s, %.2f TB/s\n%-18s %10s %9s %9s %9s %9s %6s\n",
-              static_cast<long long>(context), layers, EncodingName(encoding), rate, "kernel", "MB",
-              "floor µs", "alone µs", "in step", "× a step", "share");
+  std::printf(
+      "context %lld, %d layers, encoding %s, parts of %lld, %.2f TB/s\n%-18s %10s %9s %9s %9s %9s "
+      "%6s\n",
+      static_cast<long long>(context), layers, EncodingName(encoding),
+      static_cast<long long>(step.split()), rate, "kernel", "MB", "floor µs", "alone µs", "in step",
+      "× a step", "share");
   double floor = 0.0;
   const auto print = [&](const Kernel& kernel, int times) {
     const double least = static_cast<double>(kernel.bytes) / rate * 1e-6;
@@ -349,11 +360,12 @@ int main(int argc, char** argv) {
   const long long context = argc > 2 ? std::atoll(argv[2]) : 1024;
   const int layers = argc > 3 ? std::atoi(argv[3]) : 32;
   const auto encoding = headway::ParseEncoding(argc > 4 ? argv[4] : "none");
-  if (argc > 5 || !encoding.ok() || context < 1 || context > (int64_t{1} << 24) || layers < 1 ||
-      layers > 1000) {
-    std::fprintf(stderr, "usage: decode_kernels [DEVICE [CONTEXT [LAYERS [ENCODING]]]]\n");
+  const long long split = argc > 5 ? std::atoll(argv[5]) : 0;
+  if (argc > 6 || split < 0 || split % headway::kDefaultPageSlots != 0 || !encoding.ok() ||
+      context < 1 || context > (int64_t{1} << 24) || layers < 1 || layers > 1000) {
+    std::fprintf(stderr, "usage: decode_kernels [DEVICE [CONTEXT [LAYERS [ENCODING [SPLIT]]]]]\n");
     return 2;
   }
-  headway::bench::Run(device, context, layers, *encoding);
+  headway::bench::Run(device, context, layers, *encoding, split);
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "hardware/profiles.h"
 #include "hardware/rates.h"
+#include "kernels/lone_split.h"
 
 namespace headway::hardware {
 namespace {
@@ -179,7 +180,8 @@ Result<double> Meter::DecodeSeconds(int64_t keys) {
   item.tokens = 1;
   item.q_position = keys;
   item.heads = sizes_.heads;
-  item.split = RoundUp(kernels_->DecodeSplit(keys, sizes_.heads), kDefaultPageSlots);
+  item.split = LoneSplit({keys, sizes_.heads, keys, kDefaultPageSlots},
+                         kernels_->DecodeSplit(keys, sizes_.heads), kernels_->PartsAtOnce());
   item.o = states();
   item.o_stride = item.o_part_stride = query_heads * sizes_.head_dim;
   const int64_t parts = CeilDiv(keys, item.split);

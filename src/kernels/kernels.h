@@ -43,6 +43,9 @@ class Kernels : public KernelSizes,
   virtual std::string name() const = 0;  // "cpu avx512", "cpu amx", "ref"
   // Takes the scratch memory. Before the first step.
   virtual Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) = 0;
+  // Parts of decode items, all heads' together, that are attended to at once; 0: how many there are
+  // does not matter. Behind Prepare.
+  virtual int64_t PartsAtOnce() const { return 0; }
 
   // Operations that are made of others where an implementation has nothing better.
   void NormLinear(Stream& stream, const NormedInput& input, std::span<const LinearOp> ops) override;

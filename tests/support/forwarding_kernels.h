@@ -39,6 +39,7 @@ class ForwardingKernels : public Kernels {
   Status Prepare(const KernelLimits& limits, Device& device, Budget& budget) override {
     return inner_->Prepare(limits, device, budget);
   }
+  int64_t PartsAtOnce() const override { return inner_->PartsAtOnce(); }
   void Embed(Stream& s, const WeightView& table, std::span<const TokenId> ids, EmbedResult result,
              float* x) override {
     inner_->Embed(s, table, ids, result, x);

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "kernels/lone_split.h"
 
 namespace headway {
 
@@ -37,12 +38,25 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entries_.push_back(entry);
     wants_logits_ = wants_logits_ || input.WantsLogits();
   }
-  // All sequences are attended to at once.
-  const int64_t split = RoundUp(context_.kernels.DecodeSplit(keys, context_.model.shape().kv_heads),
-                                limits.page_slots);
+  const int64_t split = Split(keys);
   for (BatchEntry& entry : entries_) entry.split = split;
   HEADWAY_CHECK(tokens() <= limits.step_tokens);
   HEADWAY_CHECK(size() <= limits.entries);
+}
+
+// All sequences are attended to at once. Where heads have other keys than the sequence, how many
+// parts these are is not known.
+int64_t Batch::Split(int64_t keys) const {
+  const ExecutorLimits& limits = context_.limits;
+  const int heads = context_.shape.kv_heads;
+  const int64_t least = context_.kernels.DecodeSplit(keys, heads);
+  if (size() != 1 || limits.streaming_heads || limits.keys > 0 || limits.salience.chooses() ||
+      limits.self_extend.on() || limits.sharing_ranks > 1 ||
+      !context_.model.config().windows.empty()) {
+    return RoundUp(least, limits.page_slots);
+  }
+  return LoneSplit({keys, heads, limits.segment_tokens, limits.page_slots}, least,
+                   context_.kernels.PartsAtOnce());
 }
 
 // Neighbours with the same frequencies go together: a call takes longer to begin than to make the

@@ -55,6 +55,9 @@ class Batch {
   }
 
  private:
+  // Keys of a partial state where the step's sequences have so many together.
+  int64_t Split(int64_t keys) const;
+
   const StepContext& context_;
   std::vector<BatchEntry> entries_;
   std::vector<TokenId> ids_;        // [tokens]

@@ -20,6 +20,12 @@ extern template cudaError_t LaunchCodes<Encoding::kFp8E4M3>(cudaStream_t, const 
                                                             int);
 extern template cudaError_t LaunchCodes<Encoding::kInt4>(cudaStream_t, const DecodeBatch&, int,
                                                          int);
+// Of up to 8 queries each; 0 where the device does not say.
+template <Encoding kEncoding>
+int CodesBlocksAtOnce(int head_dim);
+extern template int CodesBlocksAtOnce<Encoding::kInt8>(int);
+extern template int CodesBlocksAtOnce<Encoding::kFp8E4M3>(int);
+extern template int CodesBlocksAtOnce<Encoding::kInt4>(int);
 
 }  // namespace headway::cuda
 

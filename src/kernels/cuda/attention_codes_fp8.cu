@@ -3,5 +3,6 @@
 namespace headway::cuda {
 
 template cudaError_t LaunchCodes<Encoding::kFp8E4M3>(cudaStream_t, const DecodeBatch&, int, int);
+template int CodesBlocksAtOnce<Encoding::kFp8E4M3>(int);
 
 }  // namespace headway::cuda

@@ -3,5 +3,6 @@
 namespace headway::cuda {
 
 template cudaError_t LaunchCodes<Encoding::kInt4>(cudaStream_t, const DecodeBatch&, int, int);
+template int CodesBlocksAtOnce<Encoding::kInt4>(int);
 
 }  // namespace headway::cuda

@@ -3,5 +3,6 @@
 namespace headway::cuda {
 
 template cudaError_t LaunchCodes<Encoding::kInt8>(cudaStream_t, const DecodeBatch&, int, int);
+template int CodesBlocksAtOnce<Encoding::kInt8>(int);
 
 }  // namespace headway::cuda

@@ -26,6 +26,7 @@
 #include "kernels/cuda/attention_decode_launch.h"
 #include "kernels/cuda/attention_decode_steps.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/tensor_core.h"
 #include "kernels/cuda/warp.h"
 
@@ -185,12 +186,7 @@ cudaError_t LaunchCodes(cudaStream_t stream, DecodeBatch batch, int blocks) {
   using Shape = CodesShape<kEncoding, kDim, kTiles>;
   constexpr auto kKernel = DecodeCodes<kEncoding, kDim, kTiles>;
   constexpr int kShared = static_cast<int>(sizeof(typename Shape::Shared));
-  // Every device that launches it has to be told.
-  cudaError_t error =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (error != cudaSuccess) return error;
-  error = cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                               cudaSharedmemCarveoutMaxShared);
+  const cudaError_t error = AllowShared(kKernel, kShared);
   if (error != cudaSuccess) return error;
   const int64_t slots = batch.page_slots.divisor;
   batch.page_chunks = Divisor::Of((slots + Shape::kChunk - 1) / Shape::kChunk);
@@ -203,6 +199,17 @@ cudaError_t LaunchCodes(cudaStream_t stream, const DecodeBatch& batch, int block
                         int blocks) {
   return LaunchForShape(batch.head_dim, block_queries, [&]<int kDim, int kTiles>() {
     return LaunchCodes<kEncoding, kDim, kTiles>(stream, batch, blocks);
+  });
+}
+
+template <Encoding kEncoding>
+int CodesBlocksAtOnce(int head_dim) {
+  return LaunchForShape(head_dim, 8, [&]<int kDim, int kTiles>() {
+    using Shape = CodesShape<kEncoding, kDim, kTiles>;
+    constexpr auto kKernel = DecodeCodes<kEncoding, kDim, kTiles>;
+    constexpr int kShared = static_cast<int>(sizeof(typename Shape::Shared));
+    if (AllowShared(kKernel, kShared) != cudaSuccess) return 0;
+    return BlocksAtOnce(kKernel, Shape::kWarps * kWarp, kShared);
   });
 }
 

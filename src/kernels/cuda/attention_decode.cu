@@ -274,4 +274,28 @@ cudaError_t AttendDecode(const DecodeResources& resources, const PageFormat& for
              : AttendAlike(resources.stream, plain, activation, group, params, items);
 }
 
+int DecodeBlocksAtOnce(DType dtype, Encoding encoding, int head_dim) {
+  switch (encoding) {
+    case Encoding::kInt8:
+      return CodesBlocksAtOnce<Encoding::kInt8>(head_dim);
+    case Encoding::kFp8E4M3:
+      return CodesBlocksAtOnce<Encoding::kFp8E4M3>(head_dim);
+    case Encoding::kInt4:
+      return CodesBlocksAtOnce<Encoding::kInt4>(head_dim);
+    case Encoding::kLossless:
+      return LosslessBlocksAtOnce(head_dim);
+    case Encoding::kNone:
+      break;
+  }
+  switch (dtype) {
+    case DType::kBF16:
+      return MmaBlocksAtOnce<DType::kBF16>(head_dim);
+    case DType::kF16:
+      return MmaBlocksAtOnce<DType::kF16>(head_dim);
+    case DType::kF32:
+      break;
+  }
+  return 0;
+}
+
 }  // namespace headway::cuda

@@ -31,6 +31,10 @@ cudaError_t AttendDecode(const DecodeResources& resources, const PageFormat& for
                          DType activation, int group, const AttentionParams& params,
                          std::span<const AttentionItem> items);
 
+// Blocks of threads that the current device runs at once, each over a part of a KV head's closed
+// pages with up to 8 queries; 0 where it does not say, or where they are not told apart by speed.
+int DecodeBlocksAtOnce(DType dtype, Encoding encoding, int head_dim);
+
 }  // namespace headway::cuda
 
 #endif  // HEADWAY_KERNELS_CUDA_ATTENTION_DECODE_H_

@@ -3,5 +3,6 @@
 namespace headway::cuda {
 
 template cudaError_t LaunchMma<DType::kBF16>(cudaStream_t, const DecodeBatch&, int, int);
+template int MmaBlocksAtOnce<DType::kBF16>(int);
 
 }  // namespace headway::cuda

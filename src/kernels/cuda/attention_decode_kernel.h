@@ -17,6 +17,7 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/tensor_core.h"
 
 namespace headway::cuda {
@@ -373,6 +374,14 @@ cudaError_t LaunchMma(cudaStream_t stream, const Batch& batch, int block_queries
   return LaunchForShape(batch.head_dim, block_queries, [&]<int kDim, int kTiles>() {
     return LaunchKernel(DecodeMma<kType, kDim, kTiles, Batch>, blocks,
                         MmaShape<kType, kDim, kTiles>::kWarps * kWarp, 0, stream, batch);
+  });
+}
+
+template <DType kType>
+int MmaBlocksAtOnce(int head_dim) {
+  return LaunchForShape(head_dim, 8, [&]<int kDim, int kTiles>() {
+    return BlocksAtOnce(DecodeMma<kType, kDim, kTiles, DecodeBatch>,
+                        MmaShape<kType, kDim, kTiles>::kWarps * kWarp, 0);
   });
 }
 

@@ -20,10 +20,16 @@ extern template cudaError_t LaunchMma<DType::kF16>(cudaStream_t, const DecodeBat
 extern template cudaError_t LaunchMma<DType::kBF16>(cudaStream_t, const DecodeManyBatch&, int, int);
 extern template cudaError_t LaunchMma<DType::kF16>(cudaStream_t, const DecodeManyBatch&, int, int);
 
+// Blocks of up to 8 queries that the current device runs at once; 0 where it does not say.
+template <DType kType>
+int MmaBlocksAtOnce(int head_dim);
+extern template int MmaBlocksAtOnce<DType::kBF16>(int);
+extern template int MmaBlocksAtOnce<DType::kF16>(int);
+
 // Calls launch<kDim, kTiles>() with the compiled size of heads and the number of tiles of 8 queries
 // that a head size and block_queries ask for.
 template <typename Launch>
-cudaError_t LaunchForShape(int head_dim, int block_queries, const Launch& launch) {
+auto LaunchForShape(int head_dim, int block_queries, const Launch& launch) {
   const bool one = block_queries == 8;
   if (head_dim <= 64) {
     return one ? launch.template operator()<64, 1>() : launch.template operator()<64, 2>();

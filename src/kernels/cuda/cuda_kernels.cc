@@ -95,10 +95,14 @@ class CudaKernels final : public cuda::EvictionKernels {
     cudaSetDevice(device_);
     limits_ = limits;
     dtype_ = limits.activation;
+    parts_at_once_ = cuda::DecodeBlocksAtOnce(limits.activation, limits.encoding,
+                                              static_cast<int>(limits.head_dim));
     const auto by =
         device.kernels_read_host_memory() ? cuda::Uploads::By::kKernel : cuda::Uploads::By::kCopy;
     return cuda::StatusOf(uploads_.Prepare(pinned_->data(), uploads, layout.upload, by), "uploads");
   }
+
+  int64_t PartsAtOnce() const override { return parts_at_once_; }
 
   void Embed(Stream& stream, const WeightView& table, std::span<const TokenId> ids,
              EmbedResult result, float* x) override {
@@ -438,6 +442,7 @@ class CudaKernels final : public cuda::EvictionKernels {
   const std::unique_ptr<cuda::Sdpa> sdpa_;  // null without cuDNN
   cuda::WaitingKernels choices_;            // outlives the memory that they work on
   DType dtype_ = DType::kBF16;
+  int parts_at_once_ = 0;
   KernelLimits limits_;
   std::unique_ptr<Buffer> workspace_;
   Budget host_budget_{"uploads", kUnlimited};  // kUploads of them

@@ -82,15 +82,15 @@ struct WorkspaceLayout {
 };
 
 // Parts begin and end slowly, so they are long, as long as all heads' parts still are as many as
-// the blocks of threads that a large GPU runs at once. Beyond 1,024 keys little is gained, and the
-// last parts, which run alone, are waited for longer.
+// the blocks of threads that a large GPU runs at once. Beyond 1,024 keys the last parts, which run
+// alone, are waited for longer than is gained, but where it is known how many parts there are
+// (LoneSplit).
 constexpr int64_t DecodeSplitOf(int64_t keys, int64_t kv_heads) {
   constexpr int64_t kAtOnce = 264;
-  constexpr int64_t kShortest = 128;
-  constexpr int64_t kLongest = 1024;
-  int64_t split = kShortest;
-  while (split < kLongest && kv_heads * keys > kAtOnce * split) split *= 2;
-  return split;
+  for (int64_t split : {128, 192, 256, 384, 512, 768}) {
+    if (kv_heads * keys <= kAtOnce * split) return split;
+  }
+  return 1024;
 }
 
 // Parts of lists are taken by as many blocks of threads as a large GPU has multiprocessors: more
