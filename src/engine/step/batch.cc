@@ -7,6 +7,14 @@
 #include "kernels/lone_split.h"
 
 namespace headway {
+namespace {
+
+bool HasWindows(const ModelConfig& config) {
+  return std::any_of(config.windows.begin(), config.windows.end(),
+                     [](int64_t window) { return window > 0; });
+}
+
+}  // namespace
 
 void Batch::Begin(std::span<const StepInput> inputs) {
   const ExecutorLimits& limits = context_.limits;
@@ -51,8 +59,7 @@ int64_t Batch::Split(int64_t keys) const {
   const int heads = context_.shape.kv_heads;
   const int64_t least = context_.kernels.DecodeSplit(keys, heads);
   if (size() != 1 || limits.streaming_heads || limits.keys > 0 || limits.salience.chooses() ||
-      limits.self_extend.on() || limits.sharing_ranks > 1 ||
-      !context_.model.config().windows.empty()) {
+      limits.self_extend.on() || limits.sharing_ranks > 1 || HasWindows(context_.model.config())) {
     return RoundUp(least, limits.page_slots);
   }
   return LoneSplit({keys, heads, limits.segment_tokens, limits.page_slots}, least,

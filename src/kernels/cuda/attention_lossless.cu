@@ -10,16 +10,16 @@
 namespace headway::cuda {
 namespace {
 
-// Before a warp's buffers, which are so many as a launch says.
 template <typename Shape>
 struct LosslessShared {
+  union {
+    typename Shape::Stage stages[Shape::kWarps];
+    WarpStates<Shape::kDims, Shape::kWarps, 8> states;
+  };
   typename Shape::Queries queries;
   KeyRange ranges[Shape::kQueries];  // of the tokens
   KeyRange seen[Shape::kQueries];
-  typename Shape::Escapes escapes[Shape::kWarps];
 };
-template <typename Shape>
-using StatesOf = WarpStates<Shape::kDims, Shape::kWarps, 8>;  // where the buffers were
 
 // s = K q, where numbers(row, dim) are those of eight dimensions of a row.
 template <typename Shape, typename Numbers>
@@ -64,53 +64,29 @@ __device__ __forceinline__ void AddValues(const typename Shape::Scores& s,
 
 // Calls use(numbers) with a function that gives the numbers of a chunk's rows.
 template <typename Shape, typename Use>
-__device__ __forceinline__ void WithNumbers(const typename Shape::Escapes& escapes, int count,
+__device__ __forceinline__ void WithNumbers(const typename Shape::Stage& stage, int escapes,
                                             const Use& use) {
-  if (__builtin_expect(count == 0, 1)) {
+  if (__builtin_expect(escapes == 0, 1)) {
     use([](const StagedRow& row, int dim) { return NumbersOf<Shape>(row, dim); });
   } else {
     use([&](const StagedRow& row, int dim) {
-      return NumbersWithEscapes<Shape>(row, dim, escapes, count);
+      return NumbersWithEscapes<Shape>(row, dim, stage, escapes);
     });
   }
 }
 
-// A warp's buffers, which its chunks' halves take in turn: K, V, K of the next chunk, and so on. A
-// half comes while those before it, one or two, are read.
-template <typename Shape>
-struct HalfRing {
-  typename Shape::Half* first;
-  typename Shape::Half* now;
-  int count;  // 2 or 3
-
-  __device__ __forceinline__ void Advance() {
-    ++now;
-    if (now == first + count) now = first;
-  }
-  // The half at hand has arrived. Ends with a barrier of the warp.
-  __device__ __forceinline__ void WaitForNow() const {
-    if (count == 3) {
-      WaitForCopiesButNewest<2>();
-    } else {
-      WaitForCopiesButNewest<1>();
-    }
-    __syncwarp();
-  }
-};
-
-// DecodeMma, whose products get the same numbers in the same order. `halves` is HalfRing::count.
+// DecodeMma, whose products get the same numbers in the same order. The instructions that make
+// numbers of codes bound it: 16 keys of 128 dimensions take some 800 of a warp, of plain pages 650.
 template <int kDim, int kTiles>
 __global__ void __launch_bounds__(LosslessShape<kDim, kTiles>::kWarps* kWarp,
                                   LosslessShape<kDim, kTiles>::kBlocks)
-    DecodeLossless(const __grid_constant__ DecodeBatch batch, int halves) {
+    DecodeLossless(const __grid_constant__ DecodeBatch batch) {
   LetNextStart();
   using Shape = LosslessShape<kDim, kTiles>;
-  using Half = typename Shape::Half;
   constexpr int kChunk = Shape::kChunk;
   constexpr int kApart = Shape::kWarps * kChunk;
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<LosslessShared<Shape>*>(memory);
-  auto* const buffers = reinterpret_cast<Half*>(&shared + 1);
 
   constexpr int kCodeBits = 12;
   const BlockKeys keys = FindKeys(batch, Shape::kQueries, kCodeBits, shared.ranges);
@@ -118,30 +94,26 @@ __global__ void __launch_bounds__(LosslessShape<kDim, kTiles>::kWarps* kWarp,
   const LosslessHalf of_v = HalfOf(keys, false);
   const Lane lane = ThisLane();
   const int end = keys.some.end;
-  Half* const mine = buffers + lane.warp * halves;
-  HalfRing<Shape> ring = {mine, mine, halves};
-  auto& escapes = shared.escapes[lane.warp];
+  typename Shape::Stage& stage = shared.stages[lane.warp];
   if (keys.head_dim < kDim) {
     // Dimensions that there are not become finite numbers; what queries have of them is 0.
-    const int words = halves * static_cast<int>(sizeof(Half) / 4);
-    for (int i = lane.lane; i < words; i += kWarp) reinterpret_cast<uint32_t*>(mine)[i] = 0;
+    for (int i = lane.lane; i < static_cast<int>(sizeof(stage) / 4); i += kWarp) {
+      reinterpret_cast<uint32_t*>(&stage)[i] = 0;
+    }
     __syncwarp();
   }
 
-  // Starts the copies of K, or V, of a chunk, if there is one.
-  const auto copy = [&](bool k, const ChunkPlace& place, Half& to) {
-    if (place.chunk < end) CopyChunk<Shape>(keys, k ? of_k : of_v, place, lane.lane, to);
-    GroupCopies();
-  };
   // The first keys are under way while the queries are still computed.
   const int chunk = keys.some.begin + lane.warp * kChunk;
-  const int first_end = halves == 3 ? chunk + kApart + kChunk : chunk + kChunk;
-  if (min(first_end, end) > KeysOfEarlierSteps(keys.item)) WaitForPrevious();
+  if (min(chunk + kChunk, end) > KeysOfEarlierSteps(keys.item)) WaitForPrevious();
   ChunkPlace place = PlaceOfChunk<Shape>(keys, of_k, chunk);
-  ChunkPlace place_of_next = PlaceOfChunk<Shape>(keys, of_k, chunk + kApart);
-  copy(true, place, mine[0]);
-  copy(false, place, mine[1]);
-  if (halves == 3) copy(true, place_of_next, mine[2]);
+  ChunkPlace place_of_next = place;
+  if (chunk < end) {
+    CopyChunk<Shape>(keys, of_k, place, lane.lane, stage.k);
+    GroupCopies();
+    CopyChunk<Shape>(keys, of_v, place, lane.lane, stage.v);
+    GroupCopies();
+  }
   WaitForPrevious();
   FillSeen(keys, lane.thread, shared.ranges, shared.seen);
   LoadQueries<Shape>(keys, lane.thread, shared.queries);
@@ -154,26 +126,29 @@ __global__ void __launch_bounds__(LosslessShape<kDim, kTiles>::kWarps* kWarp,
   StartSoftmax(max, sum);
   __syncthreads();
 
-  const auto ready = [&](int /*at*/) { ring.WaitForNow(); };
+  const auto ready = [&](int /*at*/) {
+    WaitForCopiesButNewest();
+    __syncwarp();  // K is there
+  };
   const auto scores = [&](int /*at*/) {
-    const Half& k = *ring.now;
-    const ChunkParams params = ParamsOfChunk<Shape>(keys, of_k, place, lane.lane, k, escapes);
+    const ChunkParams params = ParamsOfChunk<Shape>(keys, of_k, place, lane.lane, stage.k, stage);
     StagedRow rows[Shape::kKeyTiles][2];
 #pragma unroll
     for (int t = 0; t < Shape::kKeyTiles; ++t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        rows[t][half] = RowOf<Shape>(k, params, t * 16 + half * 8 + lane.r);
+        rows[t][half] = RowOf<Shape>(stage.k, params, t * 16 + half * 8 + lane.r);
       }
     }
-    WithNumbers<Shape>(escapes, params.escapes, [&](const auto& numbers) {
+    WithNumbers<Shape>(stage, params.escapes, [&](const auto& numbers) {
       MultiplyKeys<Shape>(shared.queries, rows, lane, s, numbers);
     });
   };
-  const auto next = [&](int /*at*/) {
+  const auto next = [&](int at) {
     __syncwarp();  // K is read
-    copy(halves != 3, place_of_next, *ring.now);
-    ring.Advance();
+    place_of_next = PlaceOfChunk<Shape>(keys, of_k, at);
+    if (at < end) CopyChunk<Shape>(keys, of_k, place_of_next, lane.lane, stage.k);
+    GroupCopies();
   };
   const auto softmax = [&](int at) {
     Cap<Shape>(batch, s);
@@ -187,10 +162,10 @@ __global__ void __launch_bounds__(LosslessShape<kDim, kTiles>::kWarps* kWarp,
     }
   };
   const auto values = [&](int at) {
-    ring.WaitForNow();
+    WaitForCopiesButNewest();
+    __syncwarp();  // V is there
     Decay<Shape>(decays, o);
-    const Half& v = *ring.now;
-    const ChunkParams params = ParamsOfChunk<Shape>(keys, of_v, place, lane.lane, v, escapes);
+    const ChunkParams params = ParamsOfChunk<Shape>(keys, of_v, place, lane.lane, stage.v, stage);
     StagedRow rows[Shape::kKeyTiles][4];
 #pragma unroll
     for (int t = 0; t < Shape::kKeyTiles; ++t) {
@@ -198,56 +173,29 @@ __global__ void __launch_bounds__(LosslessShape<kDim, kTiles>::kWarps* kWarp,
       for (int i = 0; i < 4; ++i) {
         // Rows behind the last key are copies of it.
         const int row = min(t * 16 + i / 2 * 8 + lane.c * 2 + i % 2, end - 1 - at);
-        rows[t][i] = RowOf<Shape>(v, params, row);
+        rows[t][i] = RowOf<Shape>(stage.v, params, row);
       }
     }
-    WithNumbers<Shape>(escapes, params.escapes,
+    WithNumbers<Shape>(stage, params.escapes,
                        [&](const auto& numbers) { AddValues<Shape>(s, rows, lane, o, numbers); });
     __syncwarp();  // V is read
+    if (at + kApart < end) CopyChunk<Shape>(keys, of_v, place_of_next, lane.lane, stage.v);
+    GroupCopies();
     place = place_of_next;
-    place_of_next = PlaceOfChunk<Shape>(keys, of_k, at + 2 * kApart);
-    if (halves == 3) {
-      copy(true, place_of_next, *ring.now);
-    } else {
-      copy(false, place, *ring.now);
-    }
-    ring.Advance();
   };
   ForChunks(chunk, end, kApart, ChunkSteps{ready, scores, next, softmax, values});
   __syncthreads();  // the codes have been read
-  WriteOutputs<Shape>(keys, lane, max, sum, o, *reinterpret_cast<StatesOf<Shape>*>(buffers));
-}
-
-template <typename Shape>
-int SharedBytes(int halves) {
-  static_assert(sizeof(StatesOf<Shape>) <= sizeof(typename Shape::Half) * Shape::kWarps * 2);
-  static_assert(sizeof(LosslessShared<Shape>) % 16 == 0 && sizeof(typename Shape::Half) % 16 == 0);
-  return static_cast<int>(sizeof(LosslessShared<Shape>) +
-                          sizeof(typename Shape::Half) * Shape::kWarps * halves);
-}
-
-// As many as leave room for the blocks that registers allow.
-template <typename Shape>
-int HalvesOf() {
-  constexpr int kReserved = 1024;  // of shared memory, in each block
-  int device = 0;
-  int shared = 0;
-  const bool fit = cudaGetDevice(&device) == cudaSuccess &&
-                   cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-                                          device) == cudaSuccess &&
-                   Shape::kBlocks * (SharedBytes<Shape>(3) + kReserved) <= shared;
-  return fit ? 3 : 2;
+  WriteOutputs<Shape>(keys, lane, max, sum, o, shared.states);
 }
 
 template <int kDim, int kTiles>
 cudaError_t Launch(cudaStream_t stream, const DecodeBatch& batch, int blocks) {
   using Shape = LosslessShape<kDim, kTiles>;
   constexpr auto kKernel = DecodeLossless<kDim, kTiles>;
-  const int halves = HalvesOf<Shape>();
-  const int bytes = SharedBytes<Shape>(halves);
-  const cudaError_t error = AllowShared(kKernel, bytes);
+  constexpr auto kShared = static_cast<int>(sizeof(LosslessShared<Shape>));
+  const cudaError_t error = AllowShared(kKernel, kShared);
   if (error != cudaSuccess) return error;
-  return LaunchKernel(kKernel, blocks, Shape::kWarps * kWarp, bytes, stream, batch, halves);
+  return LaunchKernel(kKernel, blocks, Shape::kWarps * kWarp, kShared, stream, batch);
 }
 
 }  // namespace
@@ -263,9 +211,9 @@ int LosslessBlocksAtOnce(int head_dim) {
   return LaunchForShape(head_dim, 8, [&]<int kDim, int kTiles>() {
     using Shape = LosslessShape<kDim, kTiles>;
     constexpr auto kKernel = DecodeLossless<kDim, kTiles>;
-    const int bytes = SharedBytes<Shape>(HalvesOf<Shape>());
-    if (AllowShared(kKernel, bytes) != cudaSuccess) return 0;
-    return BlocksAtOnce(kKernel, Shape::kWarps * kWarp, bytes);
+    constexpr auto kShared = static_cast<int>(sizeof(LosslessShared<Shape>));
+    if (AllowShared(kKernel, kShared) != cudaSuccess) return 0;
+    return BlocksAtOnce(kKernel, Shape::kWarps * kWarp, kShared);
   });
 }
 

@@ -33,7 +33,11 @@ struct LosslessShape : MmaShape<DType::kBF16, kDim, kTiles> {
     std::byte params[kParamUnits * 16];
     uint8_t floors[Plain::kChunk];  // of a chunk that lies in several pages
   };
-  using Escapes = uint32_t[kLosslessEscapesMax];  // of K or V: row << 16 | dim << 8 | exponent
+  struct Stage {
+    Half k;
+    Half v;
+    uint32_t escapes[kLosslessEscapesMax];  // of K or V: row << 16 | dim << 8 | exponent
+  };
 };
 
 // The codes and parameters of a head's K, or V.
@@ -137,7 +141,7 @@ struct PageRows {
 template <typename Shape>
 __device__ __forceinline__ int FindEscapes(const LosslessHalf& half, int head_dim,
                                            const PageRows& rows, int lane, int known,
-                                           typename Shape::Escapes& escapes) {
+                                           typename Shape::Stage& stage) {
   const auto* positions = reinterpret_cast<const uint16_t*>(rows.params);
   const auto* exponents =
       reinterpret_cast<const uint8_t*>(rows.params) + lossless::ExponentsAt(half.entries);
@@ -152,7 +156,7 @@ __device__ __forceinline__ int FindEscapes(const LosslessHalf& half, int head_di
     if (here) {
       const int row = (position - begin) / head_dim;
       const int dim = position - begin - row * head_dim;
-      escapes[known + __popc(found & ((1u << lane) - 1))] =
+      stage.escapes[known + __popc(found & ((1u << lane) - 1))] =
           static_cast<uint32_t>((rows.at + row) << 16 | dim << 8 | exponents[entry]);
     }
     known += __popc(found);
@@ -165,17 +169,17 @@ __device__ __forceinline__ int FindEscapes(const LosslessHalf& half, int head_di
 // What a lane needs to know of the chunk that was copied.
 struct ChunkParams {
   int floors_at;  // bytes from a Half to the floors of the chunk's rows
-  int escapes;    // how many there are
+  int escapes;    // how many there are in the stage
 };
 // All copies of the chunk have arrived. Ends with a barrier of the warp.
 template <typename Shape>
 __device__ __forceinline__ ChunkParams ParamsOfChunk(const BlockKeys& keys,
                                                      const LosslessHalf& half, ChunkPlace place,
                                                      int lane, const typename Shape::Half& copied,
-                                                     typename Shape::Escapes& escapes) {
+                                                     typename Shape::Stage& stage) {
   if (place.whole) {
     const int count = FindEscapes<Shape>(
-        half, keys.head_dim, {copied.params, place.row, Shape::kChunk, 0}, lane, 0, escapes);
+        half, keys.head_dim, {copied.params, place.row, Shape::kChunk, 0}, lane, 0, stage);
     if (count != 0) __syncwarp();
     return {static_cast<int>(offsetof(typename Shape::Half, params) +
                              lossless::FloorsAt(half.entries)) +
@@ -189,7 +193,7 @@ __device__ __forceinline__ ChunkParams ParamsOfChunk(const BlockKeys& keys,
     const int here = min(static_cast<int>(keys.batch.page_slots.divisor) - place.row, rows - row);
     count = FindEscapes<Shape>(half, keys.head_dim,
                                {ParamsOf(keys, half, place.page), place.row, here, row}, lane,
-                               count, escapes);
+                               count, stage);
     row += here;
     place.page += 1;
     place.row = 0;
@@ -222,14 +226,14 @@ __device__ __forceinline__ uint4 NumbersOf(const StagedRow& row, int dim) {
 // The same of a chunk with escapes.
 template <typename Shape>
 __device__ __forceinline__ uint4 NumbersWithEscapes(const StagedRow& row, int dim,
-                                                    const typename Shape::Escapes& escapes,
-                                                    int count) {
+                                                    const typename Shape::Stage& stage,
+                                                    int escapes) {
   uint4 numbers = NumbersOf<Shape>(row, dim);
 #pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    const auto at = static_cast<int>(escapes[i] >> 8);
+  for (int i = 0; i < escapes; ++i) {
+    const auto at = static_cast<int>(stage.escapes[i] >> 8);
     if (at >> 3 == (row.row << 8 | dim) >> 3) {
-      SetExponent(numbers, at % 8, escapes[i] & 0xFFu);
+      SetExponent(numbers, at % 8, stage.escapes[i] & 0xFFu);
     }
   }
   return numbers;
