@@ -30,7 +30,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kernels/backend/backend.h"
-#include "kernels/lone_split.h"
+#include "kernels/fitted_split.h"
 #include "kernels/page_codec.h"
 #include "unwrap.h"
 
@@ -77,8 +77,11 @@ class Step {
     pages_ = CeilDiv(context_, format_.page_slots);
     split_ = split;
     if (split_ == 0) {
-      split_ = LoneSplit({context_, kKvHeads, context_, format_.page_slots},
-                         kernels_->DecodeSplit(context_, kKvHeads), kernels_->PartsAtOnce());
+      split_ = FittedSplit({&context_, 1}, {.kv_heads = kKvHeads,
+                                            .segment = context_,
+                                            .page_slots = format_.page_slots,
+                                            .least = kernels_->DecodeSplit(context_, kKvHeads),
+                                            .at_once = kernels_->PartsAtOnce()});
     }
     parts_ = CeilDiv(context_, split_);
     weights_ = Fill((layers_ * kLayerWeights + kModel * kVocab) * 2);

@@ -9,7 +9,7 @@
 #include "base/random.h"
 #include "hardware/profiles.h"
 #include "hardware/rates.h"
-#include "kernels/lone_split.h"
+#include "kernels/fitted_split.h"
 
 namespace headway::hardware {
 namespace {
@@ -180,8 +180,11 @@ Result<double> Meter::DecodeSeconds(int64_t keys) {
   item.tokens = 1;
   item.q_position = keys;
   item.heads = sizes_.heads;
-  item.split = LoneSplit({keys, sizes_.heads, keys, kDefaultPageSlots},
-                         kernels_->DecodeSplit(keys, sizes_.heads), kernels_->PartsAtOnce());
+  item.split = FittedSplit({&keys, 1}, {.kv_heads = sizes_.heads,
+                                        .segment = keys,
+                                        .page_slots = kDefaultPageSlots,
+                                        .least = kernels_->DecodeSplit(keys, sizes_.heads),
+                                        .at_once = kernels_->PartsAtOnce()});
   item.o = states();
   item.o_stride = item.o_part_stride = query_heads * sizes_.head_dim;
   const int64_t parts = CeilDiv(keys, item.split);

@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "kernels/lone_split.h"
+#include "kernels/fitted_split.h"
 
 namespace headway {
 namespace {
@@ -58,12 +58,19 @@ int64_t Batch::Split(int64_t keys) const {
   const ExecutorLimits& limits = context_.limits;
   const int heads = context_.shape.kv_heads;
   const int64_t least = context_.kernels.DecodeSplit(keys, heads);
-  if (size() != 1 || limits.streaming_heads || limits.keys > 0 || limits.salience.chooses() ||
+  if (limits.streaming_heads || limits.keys > 0 || limits.salience.chooses() ||
       limits.self_extend.on() || limits.sharing_ranks > 1 || HasWindows(context_.model.config())) {
     return RoundUp(least, limits.page_slots);
   }
-  return LoneSplit({keys, heads, limits.segment_tokens, limits.page_slots}, least,
-                   context_.kernels.PartsAtOnce());
+  std::vector<int64_t> lengths;
+  for (const BatchEntry& entry : entries_) {
+    if (entry.decode) lengths.push_back(entry.position + entry.tokens);
+  }
+  return FittedSplit(lengths, {.kv_heads = heads,
+                               .segment = limits.segment_tokens,
+                               .page_slots = limits.page_slots,
+                               .least = least,
+                               .at_once = context_.kernels.PartsAtOnce()});
 }
 
 // Neighbours with the same frequencies go together: a call takes longer to begin than to make the

@@ -69,8 +69,11 @@ __device__ __forceinline__ void WithNumbers(const typename Shape::Stage& stage, 
   if (__builtin_expect(escapes == 0, 1)) {
     use([](const StagedRow& row, int dim) { return NumbersOf<Shape>(row, dim); });
   } else {
+    const Escapes some = {stage.escapes, stage.escapes[0], escapes};
     use([&](const StagedRow& row, int dim) {
-      return NumbersWithEscapes<Shape>(row, dim, stage, escapes);
+      uint4 numbers = NumbersOf<Shape>(row, dim);
+      some.Apply(row.row, dim, numbers);
+      return numbers;
     });
   }
 }

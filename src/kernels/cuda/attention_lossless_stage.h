@@ -223,21 +223,28 @@ __device__ __forceinline__ uint4 NumbersOf(const StagedRow& row, int dim) {
                 row.floors);
 }
 
-// The same of a chunk with escapes.
-template <typename Shape>
-__device__ __forceinline__ uint4 NumbersWithEscapes(const StagedRow& row, int dim,
-                                                    const typename Shape::Stage& stage,
-                                                    int escapes) {
-  uint4 numbers = NumbersOf<Shape>(row, dim);
+// The escapes of a chunk's rows. Most chunks that have any have one, which registers hold.
+struct Escapes {
+  const uint32_t* all;  // Stage::escapes
+  uint32_t first;
+  int count;
+
+  // Gives the numbers [dim, dim + 8) of a row their exponents.
+  __device__ __forceinline__ void Apply(int row, int dim, uint4& numbers) const {
+    const auto piece = static_cast<uint32_t>(row << 5 | dim >> 3);
+    if (first >> 11 == piece) SetExponent(numbers, first);
+    if (count == 1) return;
 #pragma unroll 1
-  for (int i = 0; i < escapes; ++i) {
-    const auto at = static_cast<int>(stage.escapes[i] >> 8);
-    if (at >> 3 == (row.row << 8 | dim) >> 3) {
-      SetExponent(numbers, at % 8, stage.escapes[i] & 0xFFu);
+    for (int i = 1; i < count; ++i) {
+      if (all[i] >> 11 == piece) SetExponent(numbers, all[i]);
     }
   }
-  return numbers;
-}
+
+ private:
+  __device__ static void SetExponent(uint4& numbers, uint32_t escape) {
+    cuda::SetExponent(numbers, static_cast<int>(escape >> 8) % 8, escape & 0xFFu);
+  }
+};
 
 }  // namespace headway::cuda
 

@@ -84,7 +84,7 @@ struct WorkspaceLayout {
 // Parts begin and end slowly, so they are long, as long as all heads' parts still are as many as
 // the blocks of threads that a large GPU runs at once. Beyond 1,024 keys the last parts, which run
 // alone, are waited for longer than is gained, but where it is known how many parts there are
-// (LoneSplit).
+// (FittedSplit).
 constexpr int64_t DecodeSplitOf(int64_t keys, int64_t kv_heads) {
   constexpr int64_t kAtOnce = 264;
   for (int64_t split : {128, 192, 256, 384, 512, 768}) {
