@@ -1,10 +1,10 @@
 // Executor: runs one step, a batch of sequences with their new tokens, through all layers. Each
 // layer's attention is the sum of what the paths (engine/paths) leave on the board (engine/step).
 //
-// Split boundaries (segments, and DecodeSplit within them) and merge order depend on model
-// and lengths of the step's sequences, so where a page lies and when it arrives never changes a bit
-// of the result. The path `host` cuts and adds otherwise: what it is given depends on its share and
-// on which pages lie in host memory.
+// Split boundaries (segments, and FittedSplit within them) and merge order depend on model,
+// processor and lengths of the step's sequences, so where a page lies and when it arrives never
+// changes a bit of the result. The path `host` cuts and adds otherwise: what it is given depends on
+// its share and on which pages lie in host memory.
 #ifndef HEADWAY_ENGINE_EXECUTOR_H_
 #define HEADWAY_ENGINE_EXECUTOR_H_
 
