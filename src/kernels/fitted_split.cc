@@ -8,13 +8,16 @@
 namespace headway {
 namespace {
 
-constexpr int64_t kLongest = 4096;  // longer parts begin and end no less often to speak of
-constexpr int64_t kBegin = 128;     // keys in the time in which a part begins and ends
-constexpr int64_t kMoreTurns = 4;   // that are tried beyond the fewest
+// Longer parts begin and end no less often to speak of: of turns that need no longer ones the
+// fewest are tried first, and whole segments may make parts twice as long.
+constexpr int64_t kLongest = 4096;
+constexpr int64_t kBegin = 128;    // keys in the time in which a part begins and ends
+constexpr int64_t kMoreTurns = 4;  // that are tried beyond the fewest
 // Of more, parts are many and short ones among them.
 constexpr size_t kMostSequences = 64;
 
-// Parts of a head. A lone sequence's open page is one more, which comes last.
+// Parts of a head. A lone sequence's open page is one more, which comes last; those of several come
+// among the others, and end soon.
 int64_t PartsOf(std::span<const int64_t> lengths, const KeyCut& cut, int64_t split) {
   int64_t parts = lengths.size() == 1 ? 1 : 0;
   for (int64_t length : lengths) {

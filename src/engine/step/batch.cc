@@ -7,15 +7,6 @@
 #include "kernels/fitted_split.h"
 
 namespace headway {
-namespace {
-
-bool HasWindows(const ModelConfig& config) {
-  return std::any_of(config.windows.begin(), config.windows.end(),
-                     [](int64_t window) { return window > 0; });
-}
-
-}  // namespace
-
 void Batch::Begin(std::span<const StepInput> inputs) {
   const ExecutorLimits& limits = context_.limits;
   entries_.clear();
@@ -46,31 +37,35 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entries_.push_back(entry);
     wants_logits_ = wants_logits_ || input.WantsLogits();
   }
-  const int64_t split = Split(keys);
-  for (BatchEntry& entry : entries_) entry.split = split;
+  // All sequences are attended to at once.
+  const int64_t least =
+      RoundUp(context_.kernels.DecodeSplit(keys, context_.shape.kv_heads), limits.page_slots);
+  const int64_t split = Split(least);
+  for (BatchEntry& entry : entries_) {
+    entry.split = split;
+    entry.split_in_windows = least;
+  }
   HEADWAY_CHECK(tokens() <= limits.step_tokens);
   HEADWAY_CHECK(size() <= limits.entries);
 }
 
-// All sequences are attended to at once. Where heads have other keys than the sequence, how many
-// parts these are is not known.
-int64_t Batch::Split(int64_t keys) const {
+// Where heads have other keys than their sequence, how many parts these are is not known.
+int64_t Batch::Split(int64_t least) const {
   const ExecutorLimits& limits = context_.limits;
-  const int heads = context_.shape.kv_heads;
-  const int64_t least = context_.kernels.DecodeSplit(keys, heads);
-  if (limits.streaming_heads || limits.keys > 0 || limits.salience.chooses() ||
-      limits.self_extend.on() || limits.sharing_ranks > 1 || HasWindows(context_.model.config())) {
-    return RoundUp(least, limits.page_slots);
+  const int64_t at_once = context_.kernels.PartsAtOnce();
+  if (at_once == 0 || limits.streaming_heads || limits.keys > 0 || limits.salience.chooses() ||
+      limits.self_extend.on() || limits.sharing_ranks > 1) {
+    return least;
   }
   std::vector<int64_t> lengths;
   for (const BatchEntry& entry : entries_) {
     if (entry.decode) lengths.push_back(entry.position + entry.tokens);
   }
-  return FittedSplit(lengths, {.kv_heads = heads,
+  return FittedSplit(lengths, {.kv_heads = context_.shape.kv_heads,
                                .segment = limits.segment_tokens,
                                .page_slots = limits.page_slots,
                                .least = least,
-                               .at_once = context_.kernels.PartsAtOnce()});
+                               .at_once = at_once});
 }
 
 // Neighbours with the same frequencies go together: a call takes longer to begin than to make the

@@ -20,9 +20,10 @@ struct BatchEntry {
   int64_t drafts = 0;    // of the tokens the last ones; StepInput's
   int64_t position = 0;  // of its first token
   const RopeFrequencies* rope = nullptr;
-  int64_t split = 0;      // decode: keys of a partial state
-  bool observed = true;   // StepInput's
-  bool drafting = false;  // the same
+  int64_t split = 0;             // decode: keys of a partial state
+  int64_t split_in_windows = 0;  // the same in layers that have one
+  bool observed = true;          // StepInput's
+  bool drafting = false;         // the same
   // One token, and drafts behind it: its states are kept apart and merged at the end.
   bool decode = false;
 };
@@ -55,8 +56,8 @@ class Batch {
   }
 
  private:
-  // Keys of a partial state where the step's sequences have so many together.
-  int64_t Split(int64_t keys) const;
+  // Keys of a partial state, `least` or more.
+  int64_t Split(int64_t least) const;
 
   const StepContext& context_;
   std::vector<BatchEntry> entries_;

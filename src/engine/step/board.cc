@@ -32,7 +32,8 @@ int64_t MaxParts(const ModelShape& shape, const ExecutorLimits& limits,
   for (int64_t length = limits.keys > 0 ? limits.keys : limits.length; length > 0; length /= 2) {
     parts = std::max(parts, PartsAt(shape, limits, kernels, length));
   }
-  // Lengths just before a split doubles have up to twice the parts of a sampled one.
+  // Lengths between sampled ones, of which each is half of the one before, have up to twice as
+  // many.
   return 2 * parts + SelectedStates(shape, limits, kernels).parts +
          DemotedStates(shape, limits, kernels).parts;
 }
@@ -145,7 +146,7 @@ AttentionItem Board::MakeItem(int entry_index, const kv::HeadRun& run, const Key
   if (entry.decode) {
     const States parts = StatesFrom(entry_index, states.parts);
     item.lse_stride = shape.query_heads;
-    item.split = entry.split;
+    item.split = window_ == 0 ? entry.split : entry.split_in_windows;
     item.o = parts.o + head * shape.head_dim;
     item.o_part_stride = parts.o_part_stride;
     item.lse = parts.lse + head;

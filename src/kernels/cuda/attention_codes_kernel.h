@@ -208,7 +208,10 @@ int CodesBlocksAtOnce(int head_dim) {
     using Shape = CodesShape<kEncoding, kDim, kTiles>;
     constexpr auto kKernel = DecodeCodes<kEncoding, kDim, kTiles>;
     constexpr int kShared = static_cast<int>(sizeof(typename Shape::Shared));
-    if (AllowShared(kKernel, kShared) != cudaSuccess) return 0;
+    if (AllowShared(kKernel, kShared) != cudaSuccess) {
+      cudaGetLastError();  // it is handled
+      return 0;
+    }
     return BlocksAtOnce(kKernel, Shape::kWarps * kWarp, kShared);
   });
 }

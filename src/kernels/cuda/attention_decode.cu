@@ -282,8 +282,7 @@ int DecodeBlocksAtOnce(DType dtype, Encoding encoding, int head_dim) {
       return CodesBlocksAtOnce<Encoding::kFp8E4M3>(head_dim);
     case Encoding::kInt4:
       return CodesBlocksAtOnce<Encoding::kInt4>(head_dim);
-    case Encoding::kLossless:
-      return LosslessBlocksAtOnce(head_dim);
+    case Encoding::kLossless:  // which has the parts of plain pages, and so their bits
     case Encoding::kNone:
       break;
   }

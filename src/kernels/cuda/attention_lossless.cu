@@ -210,14 +210,4 @@ cudaError_t LaunchLossless(cudaStream_t stream, const DecodeBatch& batch, int bl
   });
 }
 
-int LosslessBlocksAtOnce(int head_dim) {
-  return LaunchForShape(head_dim, 8, [&]<int kDim, int kTiles>() {
-    using Shape = LosslessShape<kDim, kTiles>;
-    constexpr auto kKernel = DecodeLossless<kDim, kTiles>;
-    constexpr auto kShared = static_cast<int>(sizeof(LosslessShared<Shape>));
-    if (AllowShared(kKernel, kShared) != cudaSuccess) return 0;
-    return BlocksAtOnce(kKernel, Shape::kWarps * kWarp, kShared);
-  });
-}
-
 }  // namespace headway::cuda

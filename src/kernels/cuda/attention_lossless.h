@@ -26,8 +26,6 @@ constexpr bool CanAttendLossless(const PageFormat& format) {
 // The states are those of LaunchMma over the pages that were encoded, bit for bit.
 cudaError_t LaunchLossless(cudaStream_t stream, const DecodeBatch& batch, int block_queries,
                            int blocks);
-// Of up to 8 queries each; 0 where the device does not say.
-int LosslessBlocksAtOnce(int head_dim);
 
 }  // namespace headway::cuda
 

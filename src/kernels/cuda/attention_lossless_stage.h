@@ -233,7 +233,6 @@ struct Escapes {
   __device__ __forceinline__ void Apply(int row, int dim, uint4& numbers) const {
     const auto piece = static_cast<uint32_t>(row << 5 | dim >> 3);
     if (first >> 11 == piece) SetExponent(numbers, first);
-    if (count == 1) return;
 #pragma unroll 1
     for (int i = 1; i < count; ++i) {
       if (all[i] >> 11 == piece) SetExponent(numbers, all[i]);

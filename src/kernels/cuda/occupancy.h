@@ -31,6 +31,7 @@ int BlocksAtOnce(void (*kernel)(Params...), int threads, size_t shared) {
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared) !=
           cudaSuccess) {
+    cudaGetLastError();  // it is handled
     return 0;
   }
   return processors * blocks;
