@@ -7,6 +7,7 @@
 #include "kernels/fitted_split.h"
 
 namespace headway {
+
 void Batch::Begin(std::span<const StepInput> inputs) {
   const ExecutorLimits& limits = context_.limits;
   entries_.clear();
