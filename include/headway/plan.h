@@ -168,6 +168,9 @@ struct RanksReport {
 
 struct PlanReport {
   int64_t chunk = 0;
+  // Tokens of prompts that pass through one layer before the next; 0: each chunk passes through all
+  // layers.
+  int64_t stretch = 0;
   int head_group = 0;
   int64_t segment = 0;
   int64_t kv_bytes = 0;  // of the whole workload

@@ -31,6 +31,7 @@ enum class Option {
   kDiskMemory,
   kDiskPath,
   kChunk,
+  kPromptOrder,
   kHeadGroup,
   kSegment,
   kPage,

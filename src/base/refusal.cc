@@ -27,6 +27,7 @@ constexpr Named kNames[] = {
     {Option::kDiskMemory, "disk_memory"},
     {Option::kDiskPath, "disk_path"},
     {Option::kChunk, "chunk"},
+    {Option::kPromptOrder, "prompt_order"},
     {Option::kHeadGroup, "head_group"},
     {Option::kSegment, "segment"},
     {Option::kPage, "page_slots"},

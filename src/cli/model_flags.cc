@@ -115,6 +115,10 @@ void AddCutFlags(CLI::App& app, EngineOptions& engine) {
       "a half or a quarter of them");
   AddAuto(app, more, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
           "tokens of a prefill step; auto: the planner's choice");
+  AddChoice(app, more, "--prompt-order", &engine.prompt_order, {"auto", "chunks", "layers"},
+            "how prompts pass through the model: chunks, each through all layers, or layers, each "
+            "of all chunks, which lie in host memory between them; auto: layers where weights "
+            "stream and that is predicted to be faster");
   AddAuto(app, more, "--head-group", &engine.head_group, 1 << 20,
           "KV heads that move together; auto: the most that leave half of the fast tier to pages");
   AddAuto(app, more, "--segment", &engine.segment, kMaxCount,

@@ -26,6 +26,7 @@ constexpr Flag kFlags[] = {
     {Option::kDiskMemory, "--disk-memory"},
     {Option::kDiskPath, "--disk-path"},
     {Option::kChunk, "--chunk"},
+    {Option::kPromptOrder, "--prompt-order"},
     {Option::kHeadGroup, "--head-group"},
     {Option::kSegment, "--segment"},
     {Option::kPage, "--page"},

@@ -346,6 +346,7 @@ Json RanksJson(const RanksReport& ranks) {
 
 Json PlanJson(const PlanReport& plan) {
   Json json = {{"chunk", plan.chunk},
+               {"stretch", plan.stretch},
                {"head_group", plan.head_group},
                {"segment", plan.segment},
                {"kv_bytes", plan.kv_bytes},

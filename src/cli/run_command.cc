@@ -125,6 +125,7 @@ Result<bool> CompareResident(const RunFlags& flags, const Request& request, int6
   options.session.clear();
   options.trace.clear();
   options.chunk = first.plan.chunk;
+  options.prompt_order = "chunks";
   options.head_group = first.plan.head_group;
   options.segment = first.plan.segment;
   Result<std::unique_ptr<Engine>> engine = Engine::Open(flags.model.model, options);

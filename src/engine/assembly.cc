@@ -29,6 +29,13 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
     if (!stream.ok()) return stream.status();
     weights = std::move(*stream);
   }
+  if (layout.executor.stretch_tokens > 0) {
+    Result<std::unique_ptr<HiddenStates>> states =
+        HiddenStates::Create({*device, *lanes, *device_budget, *options.host_budget},
+                             model->shape(), layout.executor);
+    if (!states.ok()) return states.status();
+    hidden = std::move(*states);
+  }
   if (layout.salience.has_value()) {
     if (Status s = BuildSalience(*layout.salience, options); !s.ok()) return s;
   }
@@ -46,6 +53,7 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
                         *memory_budget,
                         {host_attention.get(), &host_share, host_trace},
                         weights.get(),
+                        hidden.get(),
                         salience.get(),
                         communicator,
                         by_layers,
@@ -125,6 +133,7 @@ Status Assembly::BuildKept(const KeptLayout& layout, const kv::StoreOptions& pro
                                                              *memory_budget,
                                                              {},
                                                              weights.get(),
+                                                             nullptr,
                                                              nullptr,
                                                              communicator,
                                                              by_layers,

@@ -47,6 +47,7 @@ struct Assembly {
   std::unique_ptr<Lanes> lanes;
   std::unique_ptr<kv::Store> store;
   std::unique_ptr<WeightStream> weights;  // null where all are resident
+  std::unique_ptr<HiddenStates> hidden;   // null where no prompt passes layer by layer
   std::unique_ptr<Salience> salience;     // null where decodes attend to all tokens
   std::unique_ptr<SharedHeads> shared;    // null where ranks have whole heads
   std::unique_ptr<Executor> executor;

@@ -6,6 +6,7 @@
 
 #include "engine/eviction_settings.h"
 #include "engine/head_pattern.h"
+#include "engine/request_paths.h"
 #include "engine/salience_settings.h"
 #include "engine/selection_plan.h"
 #include "engine/session_check.h"
@@ -96,82 +97,6 @@ Status CheckWorkload(const ModelConfig& config, const Workload& workload) {
   return OkStatus();
 }
 
-// What a policy fixes. HeadInfer's Algorithm 1 fetches the KV cache of the next head while the one
-// before is attended to; offloading by layers, the paper's baseline, does that with all heads.
-// KVPR recomputes the share of each layer's keys that its closed form says, and copies the rest.
-void ApplyPolicy(Policy policy, plan::PlanRequest* request) {
-  if (policy == Policy::kAuto) return;
-  request->fixed.staging_slabs = 2;
-  if (policy == Policy::kKvpr) {
-    if (request->machine == nullptr) return;  // refused by ApplyRecompute
-    request->fixed.recompute =
-        plan::RecomputeSplit(request->shape, 1.0, request->machine->host_to_device.Peak(),
-                             request->machine->gemm.Peak());
-    return;
-  }
-  request->fixed.group_heads = policy == Policy::kHeadInfer ? 1 : request->shape.kv_heads;
-  request->fixed.segment_tokens = plan::WholeSegment(*request);
-}
-
-// Why nothing can be recomputed under these settings; empty where something can.
-Message WhyNoRecompute(const Settings& settings, const plan::PlanRequest& request,
-                       Encoding encoding) {
-  const bool windows = std::any_of(request.window.begin(), request.window.end(),
-                                   [](int64_t window) { return window > 0; });
-  const int group = request.fixed.group_heads.value_or(request.shape.kv_heads);
-  if (settings.session.has_value()) {
-    return {"a session keeps keys and values; leave out ", Option::kSession};
-  }
-  if (encoding != Encoding::kNone) {
-    return {"the cache is encoded; leave out ", Option::kKvEncoding};
-  }
-  if (!request.slab_heads.empty()) {
-    return {"there are streaming heads; leave out ", Option::kHeadPattern};
-  }
-  if (settings.self_extend.on()) {
-    return {"far keys are turned as they lie; leave out ", Option::kSelfExtend};
-  }
-  if (windows) return {"this model's layers have sliding windows"};
-  if (!request.keep_on_host) {
-    return {"X is kept in host memory; leave out ", Option::kPlacement, " disk-only"};
-  }
-  if (group < request.shape.kv_heads) {
-    return {"X is that of all heads; leave out ", Option::kHeadGroup};
-  }
-  return {};
-}
-
-// The settings' policy and share: what the plan must recompute, or may.
-Status ApplyRecompute(const BlueprintInputs& inputs, Encoding encoding,
-                      plan::PlanRequest* request) {
-  const Settings& settings = *inputs.settings;
-  const bool kvpr = settings.policy == Policy::kKvpr;
-  if (kvpr && request->machine == nullptr) {
-    return Wrong(
-        {"policy kvpr recomputes as much as the machine's speeds say: run headway probe "
-         "once, or give ",
-         Option::kMachine});
-  }
-  const Message why = WhyNoRecompute(settings, *request, encoding);
-  if (!settings.recompute_share.has_value()) {
-    // Without a bus there is nothing to save.
-    request->recompute =
-        inputs.backend.own_memory && settings.policy == Policy::kAuto && why.empty();
-  } else if (!kvpr) {
-    request->fixed.recompute = *settings.recompute_share;
-  }
-  if (kvpr || request->fixed.recompute > 0.0) {
-    if (!why.empty()) {
-      Message refused =
-          kvpr ? Message{Option::kPolicy, " kvpr: "} : Message{Option::kRecompute, ": "};
-      refused += why;
-      return Unsupported(std::move(refused));
-    }
-    request->fixed.group_heads = request->shape.kv_heads;
-  }
-  return OkStatus();
-}
-
 // The longest chunk of prompts: all keys of a step, and those of the page before that is open, are
 // near.
 int64_t ExtendedChunk(const SelfExtend& extend, int page_slots) {
@@ -248,6 +173,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
                    settings.cut.staging_slabs};
   ApplyPolicy(settings.policy, &request);
   if (Status s = ApplyRecompute(inputs, basis.encoding, &request); !s.ok()) return s;
+  if (Status s = ApplyPromptOrder(inputs, &request); !s.ok()) return s;
   // Also one that is too short for a closed page: its file has slots of a slab.
   if (HasCut(inputs)) {
     const Status s = CheckSession(*inputs.session, settings, inputs.Whole(), basis.encoding);

@@ -89,6 +89,7 @@ Executor::Executor(const ExecutorParts& parts, const ExecutorLimits& limits,
       memory_(std::move(memory)),
       host_memory_(std::move(host_memory)),
       weights_(parts.weights),
+      hidden_(parts.hidden),
       trace_(parts.trace) {
   const ModelShape& shape = context_.shape;
   context_.communicator = parts.communicator;
@@ -132,37 +133,47 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
     if (!stop.ok()) return stop.status();
     if (*stop) return Status(StatusCode::kCancelled, "cancelled");
   }
-  batch_.Begin(inputs);
+  int64_t tokens = 0;
+  for (const StepInput& input : inputs) tokens += std::ssize(input.tokens);
+  if (tokens > limits().step_tokens) return RunStretch(inputs, cancel);
+  if (Status s = RunStep(inputs, {0, context_.shape.layers}, cancel); !s.ok()) return s;
+  return FinishStep(inputs, sink);
+}
+
+Status Executor::RunStep(std::span<const StepInput> inputs, LayerSpan layers,
+                         const std::atomic<bool>* cancel) {
+  const std::optional<int> layer = LayerOf(layers);
+  batch_.Begin(inputs, layer);
   for (const auto& path : paths_) path->BeginStep();
   // First what needs no pages: the device begins while the store prepares the step.
-  if (BeginsSteps()) {
+  if (layers.first > 0) {
+    BeginLayer(layers.first);
+  } else if (BeginsSteps()) {
     context_.model.Embed(context_.kernels, context_.compute, batch_.ids(), batch_.positions(),
                          context_.act);
     BeginLayer(0);
   }
   batch_.RopeAngles();
   turns_->Begin();
-  if (Status s = BeginStep(inputs); !s.ok()) return s;
+  if (Status s = BeginStep(inputs, layer); !s.ok()) return s;
   reads_.Begin(batch_.all_decode() && !takes_resident_ &&
                context_.store.reads().HasResidentRanges());
   // Where nothing is brought ahead the device need not wait until all layers' ranges are there.
   takes_by_layer_ = chooses_by_query_ || context_.store.reads().AllOnDevice();
-  for (int layer = 0; !takes_by_layer_ && layer < context_.shape.layers; ++layer) {
-    TakeRanges(layer);
-  }
+  for (int l = layers.first; !takes_by_layer_ && l < layers.end; ++l) TakeRanges(l);
   Status status = reads_.Announce();
-  if (status.ok()) status = RunLayers(cancel);
+  if (status.ok()) status = RunLayers(layers, cancel);
   if (sums_.has_value()) EndSums();
   if (status.ok()) status = context_.store.step().End();
-  if (!status.ok()) {
-    Abort();
-    return status;
-  }
+  if (!status.ok()) Abort();
+  return status;
+}
+
+Status Executor::FinishStep(std::span<const StepInput> inputs, const LogitsSink& sink) {
   for (const auto& path : paths_) {
-    if (status = path->EndLayers(); !status.ok()) return status;
+    if (Status s = path->EndLayers(); !s.ok()) return s;
   }
-  status = logits_->Run(inputs, sink);
-  if (!status.ok()) return status;
+  if (Status s = logits_->Run(inputs, sink); !s.ok()) return s;
   for (const auto& path : paths_) path->EndStep();
   return seen_ == nullptr ? OkStatus() : seen_(batch_[0].sequence, batch_[0].position);
 }
@@ -190,7 +201,7 @@ Status Executor::BringUp(kv::SequenceId sequence, const RopeFrequencies& rope,
                             Option::kHostMemory});
 }
 
-Status Executor::BeginStep(std::span<const StepInput> inputs) {
+Status Executor::BeginStep(std::span<const StepInput> inputs, std::optional<int> layer) {
   std::vector<kv::StepEntry> entries;
   for (const StepInput& input : inputs) {
     const auto entry = static_cast<int>(entries.size());
@@ -198,7 +209,7 @@ Status Executor::BeginStep(std::span<const StepInput> inputs) {
     entries.push_back(
         {input.sequence, tokens, turns_->OfClosing(entry), input.drafting ? tokens : input.drafts});
   }
-  return context_.store.step().Begin(entries);
+  return context_.store.step().Begin(entries, layer);
 }
 
 Result<bool> Executor::AllStop(const std::atomic<bool>* cancel) {
@@ -208,7 +219,7 @@ Result<bool> Executor::AllStop(const std::atomic<bool>* cancel) {
   return *first != 0;
 }
 
-Status Executor::RunLayers(const std::atomic<bool>* cancel) {
+Status Executor::RunLayers(LayerSpan layers, const std::atomic<bool>* cancel) {
   const int64_t residual = batch_.tokens() * context_.shape.d_model;
   if (sums_.has_value()) {
     sums_->Cut(batch_.tokens(), limits().sum_rows);
@@ -218,8 +229,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
   if (relay_.has_value()) {
     if (Status s = relay_->Receive(context_.act.x, residual); !s.ok()) return s;
   }
-  for (int layer = 0; layer < context_.shape.layers; ++layer) {
-    if (layer > 0 || !BeginsSteps()) BeginLayer(layer);
+  for (int layer = layers.first; layer < layers.end; ++layer) {
+    if (layer > layers.first || !BeginsSteps()) BeginLayer(layer);
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
       return Status(StatusCode::kCancelled, "cancelled");
     }
@@ -231,6 +242,7 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
       if (Status s = reads_.Announce(); !s.ok()) return s;
     }
     if (Status s = Attend(layer); !s.ok()) return s;
+    if (in_stretch_) hidden_->Prefetch();
     if (weights_ != nullptr) weights_->Prefetch();
     CloseLayer(layer);
     context_.model.AfterAttention(context_.kernels, context_.compute, CallOf(layer), context_.act);
@@ -239,7 +251,8 @@ Status Executor::RunLayers(const std::atomic<bool>* cancel) {
       // A rank that has ended takes part in nothing any more.
       if (Status s = sums_->status(); !s.ok()) return s;
     }
-    if (!batch_.wants_logits()) context_.compute.Record(*layer_done_[static_cast<size_t>(layer)]);
+    if (!batch_.wants_logits()) context_.compute.Record(*layer_done_[layers_run_]);
+    layers_run_ = (layers_run_ + 1) % layer_done_.size();
   }
   if (trace_ != nullptr) trace_->Begin({});
   if (!relay_.has_value()) return OkStatus();
@@ -264,7 +277,7 @@ LayerCall Executor::CallOf(int layer) {
 // ahead; with more, progress and a wish to stop would lag.
 void Executor::BeginLayer(int layer) {
   if (trace_ != nullptr) trace_->Begin({layer, batch_.all_decode()});
-  layer_done_[static_cast<size_t>(layer)]->Wait();
+  layer_done_[layers_run_]->Wait();
   if (weights_ != nullptr) context_.block = weights_->Acquire(layer);
   context_.model.Qkv(context_.kernels, context_.compute, CallOf(layer), context_.act,
                      keep_x_ ? Normed::kKept : Normed::kDropped);

@@ -26,6 +26,7 @@
 #include "engine/step/block_mass.h"
 #include "engine/step/board.h"
 #include "engine/step/far_mass.h"
+#include "engine/step/hidden_states.h"
 #include "engine/step/input.h"
 #include "engine/step/layer_relay.h"
 #include "engine/step/limits.h"
@@ -56,6 +57,7 @@ struct ExecutorParts {
   Budget& host_budget;    // of memory that results come to, where the host does not read that
   HostOptions host = {};  // of the path `host`
   WeightStream* weights = nullptr;       // brings the layers that are not resident; null: all are
+  HiddenStates* hidden = nullptr;        // of stretches; null where the limits have none
   Salience* salience = nullptr;          // of the path `salient`; null without it
   Communicator* communicator = nullptr;  // of ranks that share the model; null: it is whole
   bool by_layers = false;                // these have a run of its layers each, else shards
@@ -81,6 +83,10 @@ class Executor {
   // Of ranks the first's counts, before a step begins.
   // After any error the step was given up, unless it is kCorrupt: a sampler found no finite logit,
   // or a loss is not finite.
+  //
+  // Prompts of more tokens than a step has, up to the limits' stretch, pass through one layer after
+  // the other, in the parts that steps of all layers would have, with the same bits: so each layer's
+  // weights come to the device once for all of them. None of their logits go to the sink.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
@@ -116,6 +122,10 @@ class Executor {
   using StepSeen = std::function<Status(kv::SequenceId, int64_t position)>;
   void OnStep(StepSeen seen) { seen_ = std::move(seen); }
 
+  // Within a stretch, after each part of a layer, of all of them.
+  using PartSeen = std::function<void(int64_t parts, int64_t of)>;
+  void OnPart(PartSeen seen) { part_seen_ = std::move(seen); }
+
   // Waits for the steps so far.
   Status Synchronize() { return context_.compute.Synchronize(); }
 
@@ -127,12 +137,28 @@ class Executor {
   Executor(const ExecutorParts& parts, const ExecutorLimits& limits, std::unique_ptr<Buffer> memory,
            std::unique_ptr<Buffer> host_memory);
 
-  Status BeginStep(std::span<const StepInput> inputs);
+  struct LayerSpan {
+    int first = 0, end = 0;
+  };
+  // A step of some layers, all but logits: all of them, or within a stretch one.
+  Status RunStep(std::span<const StepInput> inputs, LayerSpan layers,
+                 const std::atomic<bool>* cancel);
+  // Behind all layers.
+  Status FinishStep(std::span<const StepInput> inputs, const LogitsSink& sink);
+  // (executor_stretch.cc)
+  Status RunStretch(std::span<const StepInput> inputs, const std::atomic<bool>* cancel);
+  Status RunParts(std::span<const std::vector<StepInput>> parts, const std::atomic<bool>* cancel);
+  // The layer of steps that are of one alone.
+  std::optional<int> LayerOf(LayerSpan layers) const {
+    if (layers.end - layers.first == context_.shape.layers && !in_stretch_) return {};
+    return layers.first;
+  }
+  Status BeginStep(std::span<const StepInput> inputs, std::optional<int> layer = {});
   // Whether the first rank wishes to stop.
   Result<bool> AllStop(const std::atomic<bool>* cancel);
   // Whether its layers begin with the model's first one.
   bool BeginsSteps() const { return !relay_.has_value() || relay_->first(); }
-  Status RunLayers(const std::atomic<bool>* cancel);
+  Status RunLayers(LayerSpan layers, const std::atomic<bool>* cancel);
   void EndSums();
   LayerCall CallOf(int layer);
   void BeginLayer(int layer);
@@ -154,17 +180,21 @@ class Executor {
   std::unique_ptr<ObservedQueries> observed_;
   std::unique_ptr<QueryMoments> moments_;
   StepSeen seen_;                                      // or null
+  PartSeen part_seen_;                                 // or null
+  bool in_stretch_ = false;
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
   bool chooses_by_query_ = false;                      // some of them does
   bool takes_by_layer_ = false;                        // not all layers' ranges before the first
   bool takes_resident_ = false;                        // others than the last one to take ranges
   bool keep_x_ = false;                                // some of them wants X
   WeightStream* const weights_;                        // or null
+  HiddenStates* const hidden_;                         // or null
   Trace* const trace_;                                 // or null
   std::optional<ResidualSums> sums_;                   // over the ranks, if these have shards
   std::optional<LayerRelay> relay_;                    // the same, if these have runs of layers
-  // [layers], behind each layer of the last step that came to it without logits.
+  // [layers], by turns behind each layer of steps without logits: as many are enqueued at most.
   std::vector<std::unique_ptr<Event>> layer_done_;
+  size_t layers_run_ = 0;
   std::vector<SlabRange> ranges_;           // of the layer at hand
   std::vector<RopeStoreItem> store_items_;  // the same
 };

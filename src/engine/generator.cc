@@ -350,8 +350,14 @@ Status Generator::Prefill(std::vector<Run>& runs, const Hooks& hooks) {
   Report(hooks, Progress::Phase::kPrefill, 0, total, start);
   while (timings_.prefill_tokens < total) {
     Batch batch;
-    if (Status s = AddPrompts(runs, chunk_, &batch); !s.ok()) return s;
+    const int64_t most = std::max(chunk_, executor_.limits().stretch_tokens);
+    if (Status s = AddPrompts(runs, most, &batch); !s.ok()) return s;
+    executor_.OnPart([&](int64_t parts, int64_t of) {
+      const int64_t tokens = batch.prompt_tokens * parts / of;
+      Report(hooks, Progress::Phase::kPrefill, timings_.prefill_tokens + tokens, total, start);
+    });
     const Status status = RunBatch(&batch, hooks);
+    executor_.OnPart(nullptr);
     timings_.prefill_seconds = Seconds(start, env_.NowNanos());
     if (!status.ok()) return status;
     timings_.prefill_tokens += batch.prompt_tokens;

@@ -97,8 +97,10 @@ kv::StoreOptions StoreOf(const LayoutBasis& basis, const plan::CacheChoice& cut,
   return store;
 }
 
-ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& store) {
+ExecutorLimits ExecutorOf(const LayoutBasis& basis, const kv::StoreOptions& store,
+                          int64_t stretch_tokens) {
   ExecutorLimits limits;
+  limits.stretch_tokens = stretch_tokens;
   limits.step_tokens = store.max_step_tokens;
   limits.entries = store.max_sequences;
   limits.drafts = basis.drafts;
@@ -172,6 +174,7 @@ KeptLayout KeptOf(const LayoutBasis& basis, const Layout& prompts) {
   kept.executor = prompts.executor;
   kept.executor.length = length;
   kept.executor.step_tokens = kept.store.max_step_tokens;
+  kept.executor.stretch_tokens = 0;
   kept.executor.entries = basis.sequences;
   kept.executor.observed_queries = 0;
   kept.executor.query_moments = false;
@@ -266,7 +269,7 @@ HostAttentionLimits Layout::host(const ModelShape& shape) const {
 Layout LayOut(const LayoutBasis& basis, const plan::CacheChoice& cut, int64_t gather_tokens) {
   Layout layout;
   layout.store = StoreOf(basis, cut, gather_tokens);
-  layout.executor = ExecutorOf(basis, layout.store);
+  layout.executor = ExecutorOf(basis, layout.store, cut.stretch_tokens);
   TakeListedPages(basis, &layout);
   layout.kernels = KernelsOf(basis, layout.store);
   if (basis.eviction.evicts()) {
@@ -317,6 +320,7 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
         demoted == nullptr ? footprint.summaries : Demoted::SummaryBytes(*demoted),
         footprint.sketches,
         footprint.host_sketches,
+        HiddenStates::HostBytes(shared->config.shape, layout.executor),
         footprint.bounce,
         SlabsOfListedPages(*shared, store),
         store.format.slab_bytes(),
@@ -331,7 +335,8 @@ plan::CostModel CostsOf(const LayoutBasis& basis) {
   costs.activations = [shared, lay_out](const plan::CacheChoice& cut) {
     const Layout layout = lay_out(cut);
     const ModelShape& shape = shared->config.shape;
-    int64_t bytes = Executor::Bytes(shape, layout.executor, *shared->kernels);
+    int64_t bytes = Executor::Bytes(shape, layout.executor, *shared->kernels) +
+                    HiddenStates::DeviceBytes(shape, layout.executor);
     if (layout.salience.has_value()) bytes += Salience::DeviceBytes(*layout.salience);
     if (!layout.kept.has_value()) return bytes;
     if (layout.demoted() != nullptr) bytes += Demoted::DeviceBytes(*layout.demoted());

@@ -29,13 +29,13 @@ enum class Order : uint8_t {
 };
 
 // Every member: one that is added to the options is added here.
-static_assert(sizeof(EngineOptions) == 1400);
+static_assert(sizeof(EngineOptions) == 1432);
 template <typename Wire, typename Options>
 requires std::is_same_v<std::remove_const_t<Options>, EngineOptions>
 void Pass(Wire& wire, Options& o) {
   wire(o.device, o.isa, o.threads, o.tensor_parallel, o.layers_over, o.assignment,
        o.assignment_copies, o.assignment_profile, o.gpu_memory, o.kv_memory, o.host_memory,
-       o.disk_memory, o.disk_path, o.gpu_layers, o.weight_encoding, o.policy, o.chunk, o.head_group,
+       o.disk_memory, o.disk_path, o.gpu_layers, o.weight_encoding, o.policy, o.chunk, o.prompt_order, o.head_group,
        o.segment, o.page_slots, o.staging_slabs, o.placement, o.kv_encoding, o.host_share,
        o.freeze_plan, o.recompute_share, o.head_pattern, o.sparsity, o.sink_tokens, o.recent_tokens,
        o.selector, o.sparse_keys, o.sparse_sink, o.sparse_recent, o.sparse_share, o.sparse_top_p,

@@ -218,6 +218,7 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   const plan::SmallestBudgets smallest = plan::FindSmallestBudgets(blueprint.request);
   PlanReport report;
   report.chunk = plan.cache.chunk;
+  report.stretch = plan.cache.stretch_tokens;
   report.head_group = plan.cache.group_heads;
   report.segment = plan.cache.segment_tokens;
   report.kv_bytes = plan.kv_bytes;

@@ -61,11 +61,21 @@ Result<PageEncoding> ReadEncoding(const std::string& name) {
   return PageEncoding(*encoding);
 }
 
+Result<plan::PromptOrder> ReadPromptOrder(const std::string& name) {
+  if (name == "auto") return plan::PromptOrder::kAuto;
+  if (name == "chunks") return plan::PromptOrder::kChunks;
+  if (name == "layers") return plan::PromptOrder::kLayers;
+  return Wrong({Option::kPromptOrder, ": '" + name + "' is none of auto, chunks, layers"});
+}
+
 // The policy, and the placement that it has or the user asks for.
 Status ReadPolicies(const EngineOptions& options, Settings* settings) {
   Result<Policy> policy = ReadPolicy(options.policy);
   if (!policy.ok()) return policy.status();
   settings->policy = *policy;
+  const Result<plan::PromptOrder> order = ReadPromptOrder(options.prompt_order);
+  if (!order.ok()) return order.status();
+  settings->prompt_order = *order;
   if (*policy != Policy::kAuto) {
     if (options.head_group != 0 || options.segment != 0 || options.staging_slabs != 0 ||
         (options.placement != kAutoPlacement && options.placement != "first-fit")) {

@@ -22,6 +22,7 @@
 #include "model/rope_config.h"
 #include "model/self_extend.h"
 #include "plan/assignment.h"
+#include "plan/plan.h"
 
 namespace headway {
 
@@ -104,6 +105,7 @@ struct Settings {
   std::optional<int> gpu_layers;  // absent: as many as fit
   bool lossless_weights = false;  // of the others, in host memory
   Policy policy = Policy::kAuto;
+  plan::PromptOrder prompt_order = plan::PromptOrder::kAuto;
   kv::PlacementKind placement = kv::PlacementKind::kFirstFit;  // the policy's, if it has one
   CutSettings cut;
   PageEncoding encoding = Encoding::kNone;

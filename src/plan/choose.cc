@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "plan/optimize.h"
+#include "plan/stretch.h"
 
 namespace headway::plan {
 namespace {
@@ -169,6 +170,9 @@ std::vector<CacheChoice> Candidates(const PlanRequest& request) {
           choice.staging_slabs = request.fixed.staging_slabs.value_or(kStaging);
           choice.bounce_slabs = request.budgets.disk > 0 ? kStaging : 0;
           choice.sketches = sketches;
+          if (request.prompt_order == PromptOrder::kLayers) {
+            choice.stretch_tokens = LeastStretch(choice.chunk);
+          }
           candidates.push_back(choice);
         }
       }
@@ -237,6 +241,7 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
   run.weights_on_disk = weights.on_disk;
   run.weight_code = weights.code;
   run.chunk = choice.chunk;
+  run.stretch_tokens = choice.stretch_tokens;
   run.group_heads = choice.group_heads;
   run.segment_tokens = choice.segment_tokens;
   run.staging_slabs = std::max(choice.staging_slabs, 1);
@@ -312,26 +317,54 @@ ScoredCut Fastest(const PlanRequest& request, const std::vector<CacheChoice>& ca
   return best;
 }
 
-// Where weights stream a larger chunk may be faster to read prompts by: a step brings the weights
-// once, however many tokens it has.
+double PrefillSeconds(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
+  Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
+                               SharesOf(request, fit), request.lengths);
+  run.page_cache_steps = PageCacheSteps(request, fit);
+  return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths)
+      .seconds;
+}
+
+// Where weights stream, prompts may be faster to read layer by layer: a stretch brings each layer
+// once. It has the bits of the same chunks.
+ScoredCut WithStretch(const PlanRequest& request, ScoredCut best) {
+  const Fit fit = TryFit(request, best.choice);
+  const bool streams = fit.weight_layers < request.shape.layers;
+  if (request.prompt_order != PromptOrder::kAuto || !streams || best.choice.recompute > 0.0) {
+    return best;
+  }
+  double prefill = PrefillSeconds(request, best.choice, fit);
+  const double least = prefill * (1.0 - kClearly);
+  for (const int64_t stretch : Stretches(request, best.choice.chunk)) {
+    CacheChoice choice = best.choice;
+    choice.stretch_tokens = stretch;
+    const Fit then = TryFit(request, choice);
+    if (!then.ok) continue;
+    const ScoredCut scored = Score(request, choice, then);
+    const double seconds = PrefillSeconds(request, choice, then);
+    // What lies in host memory instead may have to come from disk in each step.
+    if (scored.seconds >= best.seconds || seconds > least || seconds >= prefill) continue;
+    best = scored;
+    prefill = seconds;
+  }
+  return best;
+}
+
+// There a larger chunk may be faster, too: a step brings the weights once, however many tokens it
+// has.
 ScoredCut WithLargerChunk(const PlanRequest& request, ScoredCut best) {
-  const auto prefill_of = [&](const CacheChoice& choice, const Fit& fit) {
-    Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
-                                 SharesOf(request, fit), request.lengths);
-    run.page_cache_steps = PageCacheSteps(request, fit);
-    return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths)
-        .seconds;
-  };
   const Fit fit = TryFit(request, best.choice);
   if (request.fixed.chunk.has_value() || fit.weight_layers == request.shape.layers) return best;
-  double prefill = prefill_of(best.choice, fit);
+  double prefill = PrefillSeconds(request, best.choice, fit);
   const int64_t most = best.choice.chunk * kMostChunks;
   for (CacheChoice larger = best.choice; larger.chunk < most;) {
     larger.chunk *= 2;
+    larger.stretch_tokens = RoundUp(larger.stretch_tokens, larger.chunk);
+    if (larger.stretch_tokens == larger.chunk) larger.stretch_tokens = 0;
     const Fit then = TryFit(request, larger);
     if (!then.ok) break;
     const ScoredCut scored = Score(request, larger, then);
-    const double seconds = prefill_of(larger, then);
+    const double seconds = PrefillSeconds(request, larger, then);
     if (scored.seconds > best.seconds || seconds > prefill * (1.0 - kClearly)) continue;
     best = scored;
     prefill = seconds;
@@ -411,7 +444,8 @@ std::vector<CacheChoice> OtherRules(const PlanRequest& request,
 ScoredCut FastestBeside(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
                         const CacheChoice& rule) {
   const ScoredCut best = Fastest(request, candidates, rule);
-  return WithLargerChunk(request, FastestRecomputing(request, rule, best));
+  return WithLargerChunk(request,
+                         WithStretch(request, FastestRecomputing(request, rule, best)));
 }
 
 // The fastest on the request's machine: of `candidates` and others, beside `rule`, which fits.
@@ -434,7 +468,7 @@ std::optional<ScoredCut> ChooseCut(const PlanRequest& request) {
   // The disk is slower than weights that stream, and than short segments.
   if (choice == nullptr) choice = Choose(request, candidates, Accept::kFewOnHost);
   if (choice == nullptr) return std::nullopt;
-  const CacheChoice rule = WithReadAhead(request, *choice);
+  const CacheChoice rule = WithLongestStretch(request, WithReadAhead(request, *choice));
   if (request.machine == nullptr) return ScoredCut{rule, request.host_share};
   return FastestCut(request, candidates, rule);
 }

@@ -3,11 +3,25 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
+
+#include "base/bytes.h"
 
 namespace headway::plan {
 namespace {
 
 constexpr int64_t kChunkSamples = 12;  // of a long prefill
+
+// What the steps of prompts of so many tokens do.
+Execution ForPrompts(const Execution& execution, int64_t tokens) {
+  const int64_t chunk = std::max<int64_t>(execution.chunk, 1);
+  Execution run = execution;
+  if (execution.stretch_tokens == 0 || execution.in_stretch || tokens <= chunk) return run;
+  run.in_stretch = true;
+  run.weights_of_stretch = static_cast<double>(CeilDiv(tokens, execution.stretch_tokens)) /
+                           static_cast<double>(CeilDiv(tokens, chunk));
+  return run;
+}
 
 void AddTo(StepTime* sum, const StepTime& time, double times) {
   sum->seconds += times * time.seconds;
@@ -78,11 +92,12 @@ StepTime PredictPrefill(const MachineProfile& machine, const Subject& subject,
                         const Execution& execution, int64_t prefix, int64_t tokens) {
   StepTime sum;
   if (tokens <= 0) return sum;
-  const int64_t chunk = std::max<int64_t>(execution.chunk, 1);
+  const Execution run = ForPrompts(execution, tokens);
+  const int64_t chunk = std::max<int64_t>(run.chunk, 1);
   const int64_t full = (tokens - 1) / chunk;  // the last chunk, maybe a short one, on its own
   const auto step = [&](int64_t at, int64_t n, LogitsWanted logits) {
     const SequenceStep entry{at, n};
-    return PredictStep(machine, subject, execution, {&entry, 1}, logits);
+    return PredictStep(machine, subject, run, {&entry, 1}, logits);
   };
   // Time is near to linear in the prefix: chunks between two that are followed cost their mean.
   const int64_t samples = std::min(full, kChunkSamples);
@@ -124,13 +139,15 @@ StepTime PredictPrefills(const MachineProfile& machine, const Subject& subject,
   }
   close();
   StepTime sum;
+  const Execution run =
+      ForPrompts(execution, std::reduce(lengths.begin(), lengths.end(), int64_t{0}));
   for (const auto& [length, count] : counts) {
-    AddTo(&sum, PredictPrefill(machine, subject, execution, 0, length), static_cast<double>(count));
+    AddTo(&sum, PredictPrefill(machine, subject, run, 0, length), static_cast<double>(count));
   }
   for (const auto& [step, count] : steps) {
     std::vector<SequenceStep> entries;
     for (const auto& [prefix, tokens] : step) entries.push_back({prefix, tokens});
-    AddTo(&sum, PredictStep(machine, subject, execution, entries, LogitsWanted::kYes),
+    AddTo(&sum, PredictStep(machine, subject, run, entries, LogitsWanted::kYes),
           static_cast<double>(count));
   }
   return sum;

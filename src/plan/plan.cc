@@ -75,6 +75,7 @@ void FillTable(const PlanRequest& request, const Fit& fit, Plan* plan) {
   add(Tier::kHost, "KV: host slabs", fit.slabs[1] * bytes.slab);
   add(Tier::kHost, "KV: host slabs of X", fit.x_slabs * bytes.x_slab);
   add(Tier::kHost, "KV: keys in 2 bits", bytes.host_sketches);
+  add(Tier::kHost, "prompts between layers", bytes.hidden);
   add(Tier::kHost, request.kept.plain ? "KV: kept tokens" : "KV: demoted tokens", bytes.on_host);
   add(Tier::kHost, "KV: bounce buffers", fit.bounce);
   add(Tier::kHost, "KV: pages from disk", fit.listed_slabs * bytes.slab);

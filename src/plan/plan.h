@@ -33,6 +33,9 @@ struct CacheChoice {
   // group.
   double recompute = 0.0;
   Tier sketches = Tier::kDevice;  // where those of keys lie: there, or on the host
+  // Tokens of prompts that pass through one layer after the other, whole chunks; 0: each chunk
+  // passes through all layers.
+  int64_t stretch_tokens = 0;
 };
 
 // Bytes that a choice takes, as the rooms that will allocate them say.
@@ -44,6 +47,7 @@ struct CacheBytes {
   int64_t summaries = 0;
   int64_t sketches = 0;       // on the device
   int64_t host_sketches = 0;  // or on the host
+  int64_t hidden = 0;         // on the host: a stretch between its layers
   int64_t bounce = 0;
   // Slabs of host memory for the pages on disk that a decode step lists, so that later steps find
   // them there; 0: what lies on disk is read whole.
@@ -59,7 +63,7 @@ struct CacheBytes {
   int64_t kept_file = 0;
 
   // What lies on the host beside slabs, whatever the tiers of these.
-  int64_t fixed_on_host() const { return on_host + host_sketches; }
+  int64_t fixed_on_host() const { return on_host + host_sketches + hidden; }
   // What the fast tier holds beside slabs.
   int64_t fixed() const {
     return open_pages + append_buffer + streaming_heads + staging + summaries + sketches + kept;
@@ -91,6 +95,10 @@ struct SessionSizes {
   int64_t page = 0;
   int64_t copies = 1;  // of the table of contents, that are there at a time
 };
+
+// How prompts pass through the model: a chunk through all layers before the next chunk, or a stretch
+// of chunks through a layer before the next layer.
+enum class PromptOrder : uint8_t { kAuto, kChunks, kLayers };
 
 // What the user or a session fixes of a cut; absent: the planner's choice.
 struct FixedCut {
@@ -180,6 +188,7 @@ struct PlanRequest {
   // With a session: its file is a disk tier, whether slabs must lie there or not.
   std::optional<SessionSizes> session;
   FixedCut fixed;
+  PromptOrder prompt_order = PromptOrder::kChunks;
   CostModel costs;
   // What is planned for: with it the plan has predicted times, and of the cuts that fit the one is
   // taken that they say is fastest. Null: the largest buffers that fit. Outlives the request.

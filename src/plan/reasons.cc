@@ -111,6 +111,13 @@ void GiveReasons(const PlanRequest& request, const Fit& fit, Plan* plan) {
     say("chunk " + std::to_string(plan->cache.chunk) +
         ": the weights cross the bus once for more tokens");
   }
+  if (const int64_t stretch = plan->cache.stretch_tokens; stretch > 0) {
+    say("prompts pass through one layer after the other, " + std::to_string(stretch) +
+        " tokens at a time" +
+        (request.prompt_order == PromptOrder::kLayers
+             ? ", as asked"
+             : ": each layer's weights come to the device once for all of them"));
+  }
   const int64_t total = fit.slabs[0] + fit.slabs[1] + fit.slabs[2] + fit.x_slabs;
   if (fit.slabs[0] == total) {
     say("everything is resident: the KV cache fits in the fast tier");

@@ -100,7 +100,7 @@ class Simulation {
         behind *
         SplitAt(execution.split, full, behind / static_cast<double>(entries.size())).resident;
     down_bytes_ = prefill_ ? std::max(tokens_ - std::max(after - before, 0.0), 0.0) : 0.0;
-    const bool both = down_bytes_ > 0.0;
+    const bool both = down_bytes_ > 0.0 || run_.in_stretch;
     // What the bus gives while something else needs the same wires or the same memory.
     const double bus = machine.host_to_device.Peak();
     if (host_ > 0.0)
@@ -121,8 +121,8 @@ class Simulation {
                                machine_.sync_seconds + machine_.step_seconds +
                                2.0 * machine_.launch_seconds);
     }
-    const double down = machine_.device_to_host.Seconds(down_bytes_ * HeadBytes(subject_) *
-                                                        shape_.kv_heads * subject_.slab_share);
+    const double down = machine_.device_to_host.Seconds(
+        down_bytes_ * HeadBytes(subject_) * shape_.kv_heads * subject_.slab_share + HiddenBytes());
     Busy(CostLane::kDeviceToHost) = down * shape_.layers;
     // Closed pages of the last layer go down behind the step, under the next one.
     time_.seconds = std::max(gpu_, Busy(CostLane::kDeviceToHost));
@@ -173,7 +173,13 @@ class Simulation {
   // Tokens that see a key, on average.
   double Queries() const { return tokens_ / static_cast<double>(entries_.size()); }
 
+  // Of the residual stream of a part of a stretch, each way.
+  double HiddenBytes() const {
+    return run_.in_stretch ? tokens_ * shape_.d_model * double{sizeof(float)} : 0.0;
+  }
+
   void Layer(int layer) {
+    gpu_ = std::max(gpu_, CopyUp(0.0, HiddenBytes(), 1.0));
     const double streamed = run_.weights_sent();
     // Two buffers of weights: a layer's come while the one before last is done with its own.
     const double buffer = layer >= 2 ? layer_done_[static_cast<size_t>(layer - 2)] : 0.0;
@@ -232,7 +238,8 @@ class Simulation {
   double ReadWeights(int layer) {
     if (run_.weights_on_disk <= 0.0 || machine_.disk_read <= 0.0) return 0.0;
     const double free = layer >= 2 ? weights_copied_[static_cast<size_t>(layer - 2)] : 0.0;
-    const double seconds = run_.weights_on_disk * weights_.total() / machine_.disk_read;
+    const double seconds =
+        run_.weights_of_stretch * run_.weights_on_disk * weights_.total() / machine_.disk_read;
     disk_ = std::max(disk_, free) + seconds;
     Busy(CostLane::kDisk) += seconds;
     return disk_;

@@ -160,6 +160,7 @@ Status StepHarness::MakeKernels(Backend& backend) {
 plan::Plan StepHarness::PlanFor(const ModelConfig& model, const Workload& workload) const {
   plan::Plan plan;
   plan.cache.chunk = config_.chunk;
+  plan.cache.stretch_tokens = config_.stretch;
   const int heads = model.shape.kv_heads;
   plan.cache.group_heads = config_.group_heads == 0 ? heads : std::min(config_.group_heads, heads);
   plan.cache.segment_tokens = config_.segment_pages * config_.page_slots;
@@ -229,8 +230,10 @@ void StepHarness::MakeBudgets(Layout* layout) {
       "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
                     fixed.summaries + fixed.sketches + config_.page_cache_bytes +
                     config_.device_slabs * slab + kept + summaries + (on_host ? 0 : salient));
+  const int64_t hidden =
+      HiddenStates::HostBytes(assembly_.model->shape(), layout->executor);
   host_budget_ = std::make_unique<Budget>(
-      "host", fixed.bounce + fixed.host_sketches + (on_host ? salient : 0) + let_go +
+      "host", fixed.bounce + fixed.host_sketches + hidden + (on_host ? salient : 0) + let_go +
                   config_.host_slabs * slab + config_.host_slabs * options->format.x_slab_bytes());
   options->device_budget = device_budget_.get();
   options->host_budget = host_budget_.get();

@@ -28,6 +28,7 @@ namespace headway::testing {
 
 struct HarnessConfig {
   int64_t chunk = 64;
+  int64_t stretch = 0;  // tokens of prompts that pass layer by layer, at most
   int group_heads = 0;  // 0: all KV heads
   int64_t segment_pages = 2;
   int page_slots = 16;
@@ -96,6 +97,7 @@ class StepHarness {
   Executor& executor() { return *assembly_.executor; }
   Stream& compute() { return *assembly_.compute; }
   Lanes& lanes() { return *assembly_.lanes; }
+  const Trace& trace() const { return trace_; }
   // Where the configuration lets tokens go: what prompts leave behind.
   Evictor& evictor() { return *assembly_.evictor; }
   Salience& salience() { return *assembly_.salience; }

@@ -8,7 +8,7 @@
 
 namespace headway {
 
-void Batch::Begin(std::span<const StepInput> inputs) {
+void Batch::Begin(std::span<const StepInput> inputs, std::optional<int> layer) {
   const ExecutorLimits& limits = context_.limits;
   entries_.clear();
   ids_.clear();
@@ -20,7 +20,7 @@ void Batch::Begin(std::span<const StepInput> inputs) {
     entry.sequence = input.sequence;
     entry.row = tokens();
     entry.tokens = static_cast<int64_t>(input.tokens.size());
-    entry.position = context_.store.Length(input.sequence);
+    entry.position = context_.store.LengthIn(input.sequence, layer.value_or(0));
     entry.drafts = input.drafts;
     entry.decode = entry.tokens == 1 + entry.drafts;
     entry.rope = input.rope;

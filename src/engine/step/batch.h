@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,8 +33,8 @@ class Batch {
  public:
   explicit Batch(const StepContext& context) : context_(context) {}
 
-  // The entries of the next step; the store has not begun it.
-  void Begin(std::span<const StepInput> inputs);
+  // The entries of the next step, of a layer alone within a stretch; the store has not begun it.
+  void Begin(std::span<const StepInput> inputs, std::optional<int> layer = {});
   // Their angles go to the activations.
   void RopeAngles() const;
 

@@ -15,6 +15,8 @@ namespace headway {
 
 struct ExecutorLimits {
   int64_t step_tokens = 0;  // of all entries of a step
+  // Of prompts that pass through one layer after the other, more than a step has; 0: none do.
+  int64_t stretch_tokens = 0;
   int64_t entries = 0;
   int64_t drafts = 0;  // of an entry that decodes
   int64_t length = 0;  // of any sequence, the step included

@@ -89,8 +89,10 @@ const std::byte* WeightStream::Acquire(int layer) {
   lanes_.Wait(Lane::kCompute, slot->ready);
   held_ = slot;
   if (!IsCode(layer)) return slot->memory->data();
-  kernels_.ExpandWeights(lanes_.stream(Lane::kCompute), slot->memory->data(),
-                         model_.BlockBytes(layer), expanded_->data());
+  if (std::exchange(expanded_layer_, layer) != layer) {
+    kernels_.ExpandWeights(lanes_.stream(Lane::kCompute), slot->memory->data(),
+                           model_.BlockBytes(layer), expanded_->data());
+  }
   Release();  // the kernels read what was expanded
   return expanded_->data();
 }

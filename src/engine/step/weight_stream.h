@@ -51,8 +51,8 @@ class WeightStream {
   ~WeightStream();
 
   // Where the kernels of `layer`, enqueued on the compute lane next, find its block; null for a
-  // layer that is resident. Layers come in ascending order, and from the first one again in the
-  // next step; a step that was given up may begin anew. A layer that cannot be read from disk is an
+  // layer that is resident. Layers come in ascending order, each perhaps several times in a row,
+  // and from the first one again in the next step; a step that was given up may begin anew. A layer that cannot be read from disk is an
   // error of its lane, which Lanes::status says behind the work that waited for it.
   const std::byte* Acquire(int layer);
   // All kernels of the layer last acquired are enqueued.
@@ -102,6 +102,7 @@ class WeightStream {
   Ring bounce_;                       // of those on disk
   Slot* held_ = nullptr;              // acquired and not released
   std::unique_ptr<Buffer> expanded_;  // null where no layer is copied as its code
+  int expanded_layer_ = -1;           // that it holds
 };
 
 }  // namespace headway

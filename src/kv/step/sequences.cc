@@ -38,6 +38,7 @@ void Sequences::Begin(Sequence& sequence) {
   sequence.drafts = 0;
   sequence.x_segments = 0;
   sequence.tables = PageTables(cache_.format, cache_.options.tables);
+  sequence.ahead.clear();
   sequence.recent_first = cache_.streaming_pages.sink();
   sequence.recent_area = 0;
 }
@@ -60,7 +61,55 @@ void Sequences::Cut(Sequence& sequence, int64_t tokens) {
   sequence.recent_first =
       std::min(sequence.recent_first, std::max(cache_.streaming_pages.sink(), closed));
   sequence.length = tokens;
+  sequence.ahead.clear();
   sequence.drafts = 0;
+}
+
+void Sequences::DropReserved(Sequence* sequence) {
+  for (PageTable& table : sequence->tables.all()) {
+    table.Resize(cache_.math.Segments(table.pages()), ReleaserOf(*cache_.slabs));
+  }
+}
+
+Status Sequences::Reserve(Sequence* sequence, int64_t tokens) {
+  const int segments = cache_.math.Segments(cache_.math.ClosedPages(tokens));
+  for (int segment = 0; segment < segments; ++segment) {
+    for (int layer = 0; layer < cache_.format.layers; ++layer) {
+      for (int group = 0; group < cache_.format.head_groups(layer); ++group) {
+        PageTable& table = sequence->tables.of(layer, group);
+        if (segment < table.segments() && table.slab(group, segment) != kNoSlab) continue;
+        const Result<SlabId> made =
+            cache_.slabs->New(sequence->KindOf(segment), layer, group, segment);
+        if (!made.ok()) return made.status();
+        table.Exchange(group, segment, *made);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status Sequences::BeginStretch(SequenceId id, int64_t tokens) {
+  Sequence* sequence = Find(id);
+  if (sequence == nullptr) return NoSuchSequence(id);
+  if (!cache_.slabs->Demotes(SlabKind::kKeysValues)) {
+    if (Status s = Reserve(sequence, sequence->length + tokens); !s.ok()) {
+      DropReserved(sequence);
+      return s;
+    }
+  }
+  sequence->ahead.assign(static_cast<size_t>(cache_.format.layers), 0);
+  return OkStatus();
+}
+
+void Sequences::GiveUpStretches() {
+  for (Sequence& sequence : sequences_) {
+    if (sequence.id < 0 || sequence.ahead.empty()) continue;
+    const bool begun = std::any_of(sequence.ahead.begin(), sequence.ahead.end(),
+                                   [](int64_t ahead) { return ahead > 0; });
+    if (begun) Cut(sequence, cache_.math.ClosedTokens(sequence.length));
+    sequence.ahead.clear();
+    DropReserved(&sequence);
+  }
 }
 
 void Sequences::DropSequence(Sequence& sequence) {

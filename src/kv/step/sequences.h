@@ -37,6 +37,9 @@ class Sequences {
   Sequence& at(int place) { return sequences_[static_cast<size_t>(place)]; }
   const Sequence& at(int place) const { return sequences_[static_cast<size_t>(place)]; }
 
+  Status BeginStretch(SequenceId id, int64_t tokens);
+  // Cuts each sequence in a stretch back to the whole pages that all its layers have.
+  void GiveUpStretches();
   // Cuts the sequence to `tokens`, a multiple of the page's slots.
   void Cut(Sequence& sequence, int64_t tokens);
   void DropSequence(Sequence& sequence);
@@ -47,6 +50,10 @@ class Sequences {
 
  private:
   int FreePlace() const;
+  // Slabs for the pages up to so many tokens.
+  Status Reserve(Sequence* sequence, int64_t tokens);
+  // Of segments that have no pages yet.
+  void DropReserved(Sequence* sequence);
   void Begin(Sequence& sequence);  // gives it an id and no tokens
   // Closed pages that a sequence holds of each streaming head.
   int64_t StreamingPagesOf(const Sequence& sequence) const;

@@ -21,6 +21,21 @@ Status Invalid(const std::string& text) {
 
 // --- Beginning
 
+Status Step::CheckStretch(std::span<const StepEntry> wanted) const {
+  if (first_layer_ < 0 || first_layer_ >= cache_.format.layers) {
+    return Invalid("a step of layer " + std::to_string(first_layer_) + ", of " +
+                   std::to_string(cache_.format.layers));
+  }
+  const bool windows = std::any_of(cache_.format.window.begin(), cache_.format.window.end(),
+                                   [](int64_t window) { return window > 0; });
+  const bool drafts = std::any_of(wanted.begin(), wanted.end(),
+                                  [](const StepEntry& want) { return want.drafts > 0; });
+  if (windows || drafts || cache_.format.pattern.StreamingHeads() > 0) {
+    return Invalid("steps of a layer alone are not for windows, streaming heads or drafts");
+  }
+  return OkStatus();
+}
+
 Status Step::PlanStep(std::span<const StepEntry> wanted) {
   entries_.clear();
   if (wanted.empty()) return Invalid("a step needs at least one sequence");
@@ -40,21 +55,26 @@ Status Step::PlanStep(std::span<const StepEntry> wanted) {
                      std::to_string(want.sequence) + "; a step takes 1 to " +
                      std::to_string(cache_.options.max_step_tokens) + " tokens in all");
     }
-    const int64_t open = sequence->length % cache_.math.slots();
+    if (!in_stretch_ && !sequence->ahead.empty()) {
+      return Invalid("sequence " + std::to_string(want.sequence) +
+                     " is in a stretch, and the step is of all layers");
+    }
+    const int64_t length = sequence->LengthIn(first_layer_);
+    const int64_t open = length % cache_.math.slots();
     if (want.drafts < 0 || want.drafts > want.tokens ||
         (want.drafts > 0 && open + want.tokens >= cache_.math.slots())) {
       return Invalid(std::to_string(want.drafts) + " drafts among " + std::to_string(want.tokens) +
                      " tokens of a sequence that has " + std::to_string(open) +
                      " in its open page, which must not close");
     }
-    if (want.tokens > kMaxLength - sequence->length) {
+    if (want.tokens > kMaxLength - length) {
       return Invalid("sequence " + std::to_string(want.sequence) + " would be longer than " +
                      std::to_string(kMaxLength) + " tokens");
     }
     tokens += want.tokens;
     entry.tokens = want.tokens;
     entry.rotated = want.rotated;
-    entry.before = sequence->length;
+    entry.before = length;
     entry.drafts = want.drafts;
     entry.appends = want.tokens > 1 && want.drafts == 0;
     entry.pages = CeilDiv(entry.before % cache_.math.slots() + entry.tokens, cache_.math.slots());
@@ -92,18 +112,19 @@ PerSlabKind<int64_t> Step::NewSlabs() const {
   for (const Entry& entry : entries_) {
     if (entry.closing == 0) continue;
     const Sequence& sequence = sequences_.at(entry.place);
-    for (int layer = 0; layer < cache_.format.layers; ++layer) {
+    for (int layer = first_layer_; layer < end_layer(); ++layer) {
       for (const PageTable& table : sequence.tables.of_layer(layer)) {
         const Growth growth = GrowthOf(entry, table, layer);
         for (int segment = growth.first; segment < growth.last; ++segment) {
           Of(count, sequence.KindOf(segment)) += table.groups().size();
-        }
-        // The first may have pages already.
-        const int pages = table.PagesIn(growth.first);
-        if (growth.first >= growth.last || pages == 0) continue;
-        for (int group = table.groups().first; group < table.groups().last; ++group) {
-          const Slab& slab = (*cache_.slabs)[table.slab(group, growth.first)];
-          if (!MustCopy(slab, pages)) --Of(count, slab.kind);
+          // Some are there: the first where it has pages already, in a stretch all.
+          if (segment >= table.segments()) continue;
+          const int pages = table.PagesIn(segment);
+          for (int group = table.groups().first; group < table.groups().last; ++group) {
+            const SlabId id = table.slab(group, segment);
+            if (id == kNoSlab || MustCopy((*cache_.slabs)[id], pages)) continue;
+            --Of(count, (*cache_.slabs)[id].kind);
+          }
         }
       }
     }
@@ -155,7 +176,7 @@ Status Step::GrowAll() {
   }
   if (!status.ok()) return status;
   for (const Entry& entry : entries_) {
-    for (int layer = 0; entry.closing > 0 && layer < cache_.format.layers; ++layer) {
+    for (int layer = first_layer_; entry.closing > 0 && layer < end_layer(); ++layer) {
       for (int group = 0; group < cache_.format.head_groups(layer); ++group) {
         status = Grow(entry, layer, group);
         if (!status.ok()) return status;
@@ -195,16 +216,22 @@ const PageTables& Step::TablesOf(const Entry& entry) const {
   return sequences_.at(entry.place).tables;
 }
 
-Status Step::Begin(std::span<const StepEntry> wanted) {
-  Status status = Refuse("a step cannot begin");
-  if (status.ok()) status = cache_.LaneStatus();
+Status Step::Begin(std::span<const StepEntry> wanted, std::optional<int> layer) {
+  if (Status s = Refuse("a step cannot begin"); !s.ok()) return s;
+  in_stretch_ = layer.has_value();
+  first_layer_ = layer.value_or(0);
+  layers_ = in_stretch_ ? 1 : cache_.format.layers;
+  Status status = cache_.LaneStatus();
+  if (status.ok() && in_stretch_) status = CheckStretch(wanted);
   if (status.ok()) status = PlanStep(wanted);
-  if (!status.ok()) return status;
-  changes_.clear();
-  growing_.clear();
-  status = GrowAll();
+  if (status.ok()) {
+    changes_.clear();
+    growing_.clear();
+    status = GrowAll();
+    if (!status.ok()) UndoGrowth();
+  }
   if (!status.ok()) {
-    UndoGrowth();
+    sequences_.GiveUpStretches();
     return status;
   }
   for (const Change& change : changes_) {
@@ -216,14 +243,32 @@ Status Step::Begin(std::span<const StepEntry> wanted) {
   reads_.Begin(std::move(places));
   cache_.slabs->BeginStep();
   current_ = -1;
-  layers_closed_ = 0;
+  next_layer_ = first_layer_;
   return OkStatus();
 }
 
 // --- Ending
 
+void Step::FinishStretch(Sequence& sequence) {
+  const int64_t tokens = sequence.ahead[0];
+  const bool all = std::all_of(sequence.ahead.begin(), sequence.ahead.end(),
+                               [tokens](int64_t ahead) { return ahead == tokens; });
+  if (!all) return;
+  sequence.length += tokens;
+  sequence.drafts = 0;
+  sequence.ahead.clear();
+}
+
 void Step::FinishEntry(const Entry& entry) {
   Sequence& sequence = sequences_.at(entry.place);
+  if (in_stretch_) {
+    for (PageTable& table : sequence.tables.of_layer(first_layer_)) {
+      table.set_pages(table.pages() + entry.closing);
+    }
+    sequence.ahead.resize(static_cast<size_t>(cache_.format.layers));
+    sequence.ahead[static_cast<size_t>(first_layer_)] += entry.tokens;
+    return FinishStretch(sequence);
+  }
   sequence.length = entry.before + entry.tokens;
   sequence.drafts = entry.drafts + (entry.drafts == entry.tokens ? sequence.drafts : 0);
   // Tables change as pages close. Many sequences whose heads have tables of their own have too many
@@ -259,7 +304,7 @@ Status Step::EntriesStatus() {
 }
 
 Status Step::End() {
-  HEADWAY_CHECK(in_step_ && layers_closed_ == cache_.format.layers);
+  HEADWAY_CHECK(in_step_ && next_layer_ == end_layer());
   Status status = reads_.End();
   if (status.ok()) status = EntriesStatus();
   if (!status.ok()) {
@@ -278,8 +323,11 @@ void Step::Abort() {
   Status ignored = reads_.End();
   (void)ignored;
   for (const SlabId id : growing_) (*cache_.slabs)[id].growing = false;
+  sequences_.GiveUpStretches();
   for (const Entry& entry : entries_) {
-    sequences_.Cut(sequences_.at(entry.place), cache_.math.ClosedTokens(entry.before));
+    Sequence& sequence = sequences_.at(entry.place);
+    const int64_t left = std::min(entry.before, sequence.length);
+    sequences_.Cut(sequence, cache_.math.ClosedTokens(left));
   }
   in_step_ = false;
 }

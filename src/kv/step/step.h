@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,11 +24,15 @@ namespace headway::kv {
 
 struct Cache;
 struct ClosedRows;
+struct Sequence;
 struct Slab;
 class Sequences;
 class StepReads;
 
 // Begin; for each layer: kernels write to Target, attend to slabs and Tail, then CloseLayer; End.
+//
+// Or a stretch: tokens of some steps that pass through one layer after the other. Each of its steps
+// is one of a layer alone; when all layers have had all of them, the sequences are longer.
 class Step {
  public:
   // All outlive the step.
@@ -35,8 +40,10 @@ class Step {
       : cache_(*cache), sequences_(*sequences), reads_(*reads) {}
 
   // Reserves every slab that the step will close pages into; when one does not fit, the error names
-  // the budget and nothing has changed.
-  Status Begin(std::span<const StepEntry> wanted);
+  // the budget and nothing has changed. With a layer the step is of it alone, behind the tokens that
+  // the layer has; a step of a stretch that is refused or given up ends the stretch, of which then
+  // nothing is left. No windows, streaming heads or drafts there.
+  Status Begin(std::span<const StepEntry> wanted, std::optional<int> layer = {});
   // Where the new tokens of an entry go, for the heads of a group. Valid until CloseLayer of the
   // layer.
   PageRun Target(int entry_index, int layer, int group);
@@ -73,7 +80,7 @@ class Step {
     int place = 0;  // of the sequence
     int64_t tokens = 0;
     int64_t drafts = 0;       // as StepEntry's
-    int64_t before = 0;       // length
+    int64_t before = 0;       // length, of the step's layers
     bool appends = false;     // through the append buffer, not in the open page
     int64_t append_page = 0;  // its first page there, of every head
     int64_t pages = 0;        // that it writes to, of every head
@@ -84,6 +91,8 @@ class Step {
   };
 
   Status PlanStep(std::span<const StepEntry> wanted);
+  Status CheckStretch(std::span<const StepEntry> wanted) const;
+  int end_layer() const { return first_layer_ + layers_; }
   // Slabs that the entry's new pages need in a layer: segments [first, last), of which the first
   // may be one that is there.
   struct Growth {
@@ -131,6 +140,8 @@ class Step {
   void CopyOpenPages(const Entry& entry);
   void CopyStreamingPages(const Entry& entry);
   void FinishEntry(const Entry& entry);
+  // All layers have had the tokens of the stretch.
+  void FinishStretch(Sequence& sequence);
   Status EntriesStatus();
 
   // What Begin changed: slab `old` gave way to its copy, or kNoSlab when the slab is new.
@@ -146,8 +157,10 @@ class Step {
   StepReads& reads_;
 
   bool in_step_ = false;
-  int current_ = -1;  // layer that EnterLayer was called for last
-  int layers_closed_ = 0;
+  bool in_stretch_ = false;           // the step is of a layer alone
+  int first_layer_ = 0, layers_ = 0;  // of the step, [first, first + layers)
+  int current_ = -1;                  // layer that EnterLayer was called for last
+  int next_layer_ = 0;                // that is closed next
   std::vector<Entry> entries_;
   std::vector<Change> changes_;
   std::vector<SlabId> growing_;

@@ -187,7 +187,7 @@ void Step::CopyStreamingPages(const Entry& entry) {
 
 void Step::CloseLayer(int layer) {
   EnterLayer(layer);
-  ++layers_closed_;
+  ++next_layer_;
   const auto moves = [&](const Entry& entry) { return entry.appends || entry.closing > 0; };
   if (std::none_of(entries_.begin(), entries_.end(), moves)) return;
 

@@ -39,7 +39,7 @@ PageRun Step::NewPages(const Entry& entry, int layer, int group, int64_t slots) 
 
 void Step::EnterLayer(int next) {
   if (current_ == next) return;
-  HEADWAY_CHECK(in_step_ && next == layers_closed_ && next < cache_.format.layers);
+  HEADWAY_CHECK(in_step_ && next == next_layer_ && next < end_layer());
   current_ = next;
   for (const Entry& entry : entries_) {
     cache_.lanes.Wait(Lane::kCompute, cache_.buffers->open_fence(entry.place, current_));

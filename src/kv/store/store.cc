@@ -124,6 +124,21 @@ int64_t Store::Length(SequenceId id) const {
   return sequence == nullptr ? 0 : sequence->length;
 }
 
+int64_t Store::LengthIn(SequenceId id, int layer) const {
+  const Sequence* sequence = std::as_const(impl_->sequences).Find(id);
+  return sequence == nullptr ? 0 : sequence->LengthIn(layer);
+}
+
+Status Store::BeginStretch(SequenceId sequence, int64_t tokens) {
+  Status status = impl_->step.Refuse("a stretch cannot begin");
+  return status.ok() ? impl_->sequences.BeginStretch(sequence, tokens) : status;
+}
+
+void Store::GiveUpStretches() {
+  HEADWAY_CHECK(impl_->step.Refuse("").ok());
+  impl_->sequences.GiveUpStretches();
+}
+
 Result<int64_t> Store::Truncate(SequenceId sequence, int64_t tokens) {
   Status status = impl_->step.Refuse("a sequence cannot be truncated");
   if (!status.ok()) return status;

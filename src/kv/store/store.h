@@ -58,6 +58,15 @@ class Store {
   Result<SequenceId> Fork(SequenceId sequence);
   void Drop(SequenceId sequence);
   int64_t Length(SequenceId sequence) const;
+  // Within a stretch, of one layer.
+  int64_t LengthIn(SequenceId sequence, int layer) const;
+  // Before a stretch (Step) of so many of its tokens. The pages have slabs then, which are begun
+  // segment by segment, so that each layer has as many on each tier; not where older slabs give way
+  // to new ones, for which there may be no room before they fill. kOutOfBudget where some do not
+  // fit; nothing has changed then.
+  Status BeginStretch(SequenceId sequence, int64_t tokens);
+  // The same sequences, where not all of the stretch has been read.
+  void GiveUpStretches();
   // Keeps the first `tokens` rounded down to whole pages, and returns how many that is. kNotFound
   // when a sliding window or streaming heads have let go of pages that the shorter sequence needs;
   // nothing changes then.

@@ -78,6 +78,8 @@ class Slabs {
   const Slab& operator[](SlabId id) const { return slabs_[static_cast<size_t>(id)]; }
   const SlabLayout& LayoutOf(const Slab& slab) const { return Of(layouts_, slab.kind); }
 
+  // Whether slabs of the kind give way to new ones.
+  bool Demotes(SlabKind kind) const { return HomesOf(kind).placement->demotes(); }
   // kOutOfBudget, naming every tier that is full, unless `count` new slabs fit.
   Status CheckRoom(SlabKind kind, int64_t count) const;
   // An empty slab where the placement wants it; older ones may move down for it.
