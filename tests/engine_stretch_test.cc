@@ -62,9 +62,9 @@ std::vector<Named> Plans() {
   selection.page_cache_bytes = 64 << 10;
   HarnessConfig reaching = selection;
   reaching.selection.distance = 8;
-  return {{"resident", Base()},  {"three tiers", tiers}, {"lru", lru},
-          {"disk only", disk},   {"weights", weights},   {"weights on disk", disk_weights},
-          {"int8", codes},       {"selection", selection}, {"reaching", reaching}};
+  return {{"resident", Base()}, {"three tiers", tiers},   {"lru", lru},
+          {"disk only", disk},  {"weights", weights},     {"weights on disk", disk_weights},
+          {"int8", codes},      {"selection", selection}, {"reaching", reaching}};
 }
 
 ModelConfig Plain() {

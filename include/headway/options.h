@@ -67,12 +67,12 @@ struct EngineOptions {
   std::string policy = "auto";  // auto, headinfer, layerwise, kvpr
   int64_t chunk = 0;            // tokens of a prefill step
   // How prompts pass through the model. "chunks": each through all layers before the next one;
-  // "layers": all chunks, or as many as host memory holds between two layers, through a layer before
-  // the next one, so that weights that stream do so once for them; "auto": as is predicted to be
-  // faster. The bits are the same.
+  // "layers": all chunks, or as many as host memory holds between two layers, through a layer
+  // before the next one, so that weights that stream do so once for them; "auto": as is predicted
+  // to be faster. The bits are the same.
   std::string prompt_order = "auto";
-  int head_group = 0;           // KV heads moved together
-  int64_t segment = 0;          // tokens of a slab
+  int head_group = 0;   // KV heads moved together
+  int64_t segment = 0;  // tokens of a slab
   // Token slots of a page. 0: 64; of lossless pages as many as padding needs to leave their gain.
   int page_slots = 0;
   int staging_slabs = 0;  // buffers that streamed slabs pass through; 0: auto

@@ -30,9 +30,8 @@ Status Assembly::Build(const Layout& layout, std::shared_ptr<kv::SlabFile> sessi
     weights = std::move(*stream);
   }
   if (layout.executor.stretch_tokens > 0) {
-    Result<std::unique_ptr<HiddenStates>> states =
-        HiddenStates::Create({*device, *lanes, *device_budget, *options.host_budget},
-                             model->shape(), layout.executor);
+    Result<std::unique_ptr<HiddenStates>> states = HiddenStates::Create(
+        {*device, *lanes, *device_budget, *options.host_budget}, model->shape(), layout.executor);
     if (!states.ok()) return states.status();
     hidden = std::move(*states);
   }

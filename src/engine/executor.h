@@ -85,8 +85,8 @@ class Executor {
   // or a loss is not finite.
   //
   // Prompts of more tokens than a step has, up to the limits' stretch, pass through one layer after
-  // the other, in the parts that steps of all layers would have, with the same bits: so each layer's
-  // weights come to the device once for all of them. None of their logits go to the sink.
+  // the other, in the parts that steps of all layers would have, with the same bits: so each
+  // layer's weights come to the device once for all of them. None of their logits go to the sink.
   Status Step(std::span<const StepInput> inputs, const LogitsSink& sink,
               const std::atomic<bool>* cancel);
 
@@ -179,8 +179,8 @@ class Executor {
   std::unique_ptr<Turns> turns_;
   std::unique_ptr<ObservedQueries> observed_;
   std::unique_ptr<QueryMoments> moments_;
-  StepSeen seen_;                                      // or null
-  PartSeen part_seen_;                                 // or null
+  StepSeen seen_;       // or null
+  PartSeen part_seen_;  // or null
   bool in_stretch_ = false;
   std::vector<std::unique_ptr<AttentionPath>> paths_;  // in the order of their kinds
   bool chooses_by_query_ = false;                      // some of them does

@@ -35,21 +35,21 @@ requires std::is_same_v<std::remove_const_t<Options>, EngineOptions>
 void Pass(Wire& wire, Options& o) {
   wire(o.device, o.isa, o.threads, o.tensor_parallel, o.layers_over, o.assignment,
        o.assignment_copies, o.assignment_profile, o.gpu_memory, o.kv_memory, o.host_memory,
-       o.disk_memory, o.disk_path, o.gpu_layers, o.weight_encoding, o.policy, o.chunk, o.prompt_order, o.head_group,
-       o.segment, o.page_slots, o.staging_slabs, o.placement, o.kv_encoding, o.host_share,
-       o.freeze_plan, o.recompute_share, o.head_pattern, o.sparsity, o.sink_tokens, o.recent_tokens,
-       o.selector, o.sparse_keys, o.sparse_sink, o.sparse_recent, o.sparse_share, o.sparse_top_p,
-       o.sparse_least, o.sparse_epsilon, o.sparse_delta, o.sparse_block, o.hip_stages,
-       o.hip_refresh, o.hip_outer_keys, o.hip_positions, o.sparse_looks, o.sparse_sketches,
-       o.sparse_levels, o.sparse_refresh, o.sparse_candidates_refresh, o.sparse_from,
-       o.sparse_cache, o.found_shares, o.sparse_prefill, o.sparse_dense_every, o.reach,
-       o.reach_positions, o.evict, o.evict_budget, o.evict_window, o.evict_pool, o.evict_sink,
-       o.evict_safeguard, o.evict_steepness, o.evict_future, o.evict_profile, o.evict_room,
-       o.evicted, o.evicted_keys, o.evicted_refresh, o.hgca, o.hgca_window, o.hgca_alpha,
-       o.hgca_every, o.hgca_most, o.hgca_queries, o.hgca_reselect, o.hgca_on, o.hgca_epsilon,
-       o.hgca_delta, o.rope_scaling, o.self_extend, o.draft, o.draft_tokens, o.draft_acceptance,
-       o.machine, o.session, o.session_recut, o.trace, o.time_kernels, o.alias_host_memory,
-       o.random_weights);
+       o.disk_memory, o.disk_path, o.gpu_layers, o.weight_encoding, o.policy, o.chunk,
+       o.prompt_order, o.head_group, o.segment, o.page_slots, o.staging_slabs, o.placement,
+       o.kv_encoding, o.host_share, o.freeze_plan, o.recompute_share, o.head_pattern, o.sparsity,
+       o.sink_tokens, o.recent_tokens, o.selector, o.sparse_keys, o.sparse_sink, o.sparse_recent,
+       o.sparse_share, o.sparse_top_p, o.sparse_least, o.sparse_epsilon, o.sparse_delta,
+       o.sparse_block, o.hip_stages, o.hip_refresh, o.hip_outer_keys, o.hip_positions,
+       o.sparse_looks, o.sparse_sketches, o.sparse_levels, o.sparse_refresh,
+       o.sparse_candidates_refresh, o.sparse_from, o.sparse_cache, o.found_shares, o.sparse_prefill,
+       o.sparse_dense_every, o.reach, o.reach_positions, o.evict, o.evict_budget, o.evict_window,
+       o.evict_pool, o.evict_sink, o.evict_safeguard, o.evict_steepness, o.evict_future,
+       o.evict_profile, o.evict_room, o.evicted, o.evicted_keys, o.evicted_refresh, o.hgca,
+       o.hgca_window, o.hgca_alpha, o.hgca_every, o.hgca_most, o.hgca_queries, o.hgca_reselect,
+       o.hgca_on, o.hgca_epsilon, o.hgca_delta, o.rope_scaling, o.self_extend, o.draft,
+       o.draft_tokens, o.draft_acceptance, o.machine, o.session, o.session_recut, o.trace,
+       o.time_kernels, o.alias_host_memory, o.random_weights);
 }
 
 template <typename Wire, typename AnyRequest>

@@ -49,7 +49,8 @@ Message WhyNoRecompute(const Settings& settings, const plan::PlanRequest& reques
   return {};
 }
 
-// Why prompts pass through the model chunk by chunk under these settings; empty where they need not.
+// Why prompts pass through the model chunk by chunk under these settings; empty where they need
+// not.
 Message WhyByChunks(const Settings& settings, const plan::PlanRequest& request) {
   if (settings.all_ranks() > 1) return {"several ranks share the model"};
   if (HasWindows(request)) return {"this model's layers have sliding windows"};

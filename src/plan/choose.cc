@@ -444,8 +444,7 @@ std::vector<CacheChoice> OtherRules(const PlanRequest& request,
 ScoredCut FastestBeside(const PlanRequest& request, const std::vector<CacheChoice>& candidates,
                         const CacheChoice& rule) {
   const ScoredCut best = Fastest(request, candidates, rule);
-  return WithLargerChunk(request,
-                         WithStretch(request, FastestRecomputing(request, rule, best)));
+  return WithLargerChunk(request, WithStretch(request, FastestRecomputing(request, rule, best)));
 }
 
 // The fastest on the request's machine: of `candidates` and others, beside `rule`, which fits.

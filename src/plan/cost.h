@@ -53,8 +53,8 @@ struct Execution {
   double listed_steps = 0.0;      // decode steps whose listed pages on disk host memory holds
   int64_t full_length = 0;        // of a sequence, that the split is of; 0: of any length
   int64_t stretch_tokens = 0;     // CacheChoice's
-  // A step is a part of a stretch: so much of the weights is brought for it, and its residual stream
-  // comes up and goes down, layer by layer.
+  // A step is a part of a stretch: so much of the weights is brought for it, and its residual
+  // stream comes up and goes down, layer by layer.
   double weights_of_stretch = 1.0;
   bool in_stretch = false;
   double weights_streamed = 0.0;  // share of the layers' weights that is not on the device

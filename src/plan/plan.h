@@ -96,8 +96,8 @@ struct SessionSizes {
   int64_t copies = 1;  // of the table of contents, that are there at a time
 };
 
-// How prompts pass through the model: a chunk through all layers before the next chunk, or a stretch
-// of chunks through a layer before the next layer.
+// How prompts pass through the model: a chunk through all layers before the next chunk, or a
+// stretch of chunks through a layer before the next layer.
 enum class PromptOrder : uint8_t { kAuto, kChunks, kLayers };
 
 // What the user or a session fixes of a cut; absent: the planner's choice.

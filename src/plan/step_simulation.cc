@@ -121,8 +121,8 @@ class Simulation {
                                machine_.sync_seconds + machine_.step_seconds +
                                2.0 * machine_.launch_seconds);
     }
-    const double down = machine_.device_to_host.Seconds(
-        down_bytes_ * HeadBytes(subject_) * shape_.kv_heads * subject_.slab_share + HiddenBytes());
+    const double keys = down_bytes_ * HeadBytes(subject_) * shape_.kv_heads * subject_.slab_share;
+    const double down = machine_.device_to_host.Seconds(keys + HiddenBytes());
     Busy(CostLane::kDeviceToHost) = down * shape_.layers;
     // Closed pages of the last layer go down behind the step, under the next one.
     time_.seconds = std::max(gpu_, Busy(CostLane::kDeviceToHost));
@@ -179,8 +179,8 @@ class Simulation {
   }
 
   void Layer(int layer) {
-    gpu_ = std::max(gpu_, CopyUp(0.0, HiddenBytes(), 1.0));
     const double streamed = run_.weights_sent();
+    gpu_ = std::max(gpu_, CopyUp(0.0, HiddenBytes(), 1.0));
     // Two buffers of weights: a layer's come while the one before last is done with its own.
     const double buffer = layer >= 2 ? layer_done_[static_cast<size_t>(layer - 2)] : 0.0;
     const double free = std::max(buffer, ReadWeights(layer));

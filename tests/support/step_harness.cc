@@ -230,8 +230,7 @@ void StepHarness::MakeBudgets(Layout* layout) {
       "device", fixed.open_pages + fixed.append_buffer + fixed.streaming_heads + fixed.staging +
                     fixed.summaries + fixed.sketches + config_.page_cache_bytes +
                     config_.device_slabs * slab + kept + summaries + (on_host ? 0 : salient));
-  const int64_t hidden =
-      HiddenStates::HostBytes(assembly_.model->shape(), layout->executor);
+  const int64_t hidden = HiddenStates::HostBytes(assembly_.model->shape(), layout->executor);
   host_budget_ = std::make_unique<Budget>(
       "host", fixed.bounce + fixed.host_sketches + hidden + (on_host ? salient : 0) + let_go +
                   config_.host_slabs * slab + config_.host_slabs * options->format.x_slab_bytes());

@@ -27,9 +27,8 @@ Result<std::unique_ptr<HiddenStates>> HiddenStates::Create(const Parts& parts,
       parts.budget, static_cast<size_t>(DeviceBytes(shape, limits)), "activations");
   if (!memory.ok()) return memory.status();
   made->second_ = std::move(*memory);
-  memory = parts.device.AllocateHost(parts.host_budget,
-                                     static_cast<size_t>(HostBytes(shape, limits)),
-                                     "prompts between layers");
+  memory = parts.device.AllocateHost(
+      parts.host_budget, static_cast<size_t>(HostBytes(shape, limits)), "prompts between layers");
   if (!memory.ok()) return memory.status();
   made->memory_ = std::move(*memory);
   return made;

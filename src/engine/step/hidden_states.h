@@ -60,9 +60,7 @@ class HiddenStates {
     Fence down;
   };
   HiddenStates(const Parts& parts, int64_t d_model) : lanes_(parts.lanes), d_model_(d_model) {}
-  Part& PartAt(int64_t turn) {
-    return parts_[static_cast<size_t>(turn % std::ssize(parts_))];
-  }
+  Part& PartAt(int64_t turn) { return parts_[static_cast<size_t>(turn % std::ssize(parts_))]; }
   Place& PlaceAt(int64_t turn) { return places_[static_cast<size_t>(turn % 2)]; }
   bool IsFirstLayer(int64_t turn) const { return turn < std::ssize(parts_); }
   void Load(int64_t turn);

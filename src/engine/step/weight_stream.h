@@ -52,8 +52,9 @@ class WeightStream {
 
   // Where the kernels of `layer`, enqueued on the compute lane next, find its block; null for a
   // layer that is resident. Layers come in ascending order, each perhaps several times in a row,
-  // and from the first one again in the next step; a step that was given up may begin anew. A layer that cannot be read from disk is an
-  // error of its lane, which Lanes::status says behind the work that waited for it.
+  // and from the first one again in the next step; a step that was given up may begin anew. A layer
+  // that cannot be read from disk is an error of its lane, which Lanes::status says behind the work
+  // that waited for it.
   const std::byte* Acquire(int layer);
   // All kernels of the layer last acquired are enqueued.
   void Release();

@@ -40,9 +40,9 @@ class Step {
       : cache_(*cache), sequences_(*sequences), reads_(*reads) {}
 
   // Reserves every slab that the step will close pages into; when one does not fit, the error names
-  // the budget and nothing has changed. With a layer the step is of it alone, behind the tokens that
-  // the layer has; a step of a stretch that is refused or given up ends the stretch, of which then
-  // nothing is left. No windows, streaming heads or drafts there.
+  // the budget and nothing has changed. With a layer the step is of it alone, behind the tokens
+  // that the layer has; a step of a stretch that is refused or given up ends the stretch, of which
+  // then nothing is left. No windows, streaming heads or drafts there.
   Status Begin(std::span<const StepEntry> wanted, std::optional<int> layer = {});
   // Where the new tokens of an entry go, for the heads of a group. Valid until CloseLayer of the
   // layer.
