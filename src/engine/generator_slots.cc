@@ -122,4 +122,27 @@ Status Generator::ReadyToScore(size_t begin, size_t end, const RopeFrequencies& 
                          Option::kEvictRoom}});
 }
 
+// Why keys that frequencies of this hash have rotated do not fit others of `rope`.
+std::string Generator::WhyOthers(uint64_t hash, RopeFrequencies rope) const {
+  const bool extends = rope.extend.on();
+  rope.extend = {};
+  if (extends && hash == rope.Hash()) {
+    return "the cached tokens were computed beyond the trained window without Self-Extend";
+  }
+  const bool reaches = rope.product == RopeProduct::kExact;
+  rope.product = reaches ? RopeProduct::kRounded : RopeProduct::kExact;
+  if (hash == rope.Hash()) {
+    return std::string("the cached tokens were computed in a context that ") +
+           (reaches ? "kept within" : "reached beyond") +
+           " the window that the model was trained for, and this one " +
+           (reaches ? "reaches beyond it" : "does not");
+  }
+  if (model_.config().rope.type != RopeType::kDynamic) {
+    return "the cached tokens were computed with other groups of positions (Self-Extend)";
+  }
+  return "the cached tokens were computed for a prompt of another length, and this model's RoPE "
+         "frequencies depend on it (rope type " +
+         std::string(RopeTypeName(model_.config().rope.type)) + ")";
+}
+
 }  // namespace headway

@@ -80,13 +80,13 @@ class Simulation {
   Simulation(const MachineProfile& machine, const Subject& subject, const Execution& execution,
              std::span<const SequenceStep> entries)
       : machine_(machine), subject_(subject), shape_(subject.shape), run_(execution) {
+    entries_ = entries;
+    double prefix = 0.0;
     for (const SequenceStep& entry : entries) {
+      prefix += static_cast<double>(entry.prefix);
       tokens_ += static_cast<double>(entry.tokens);
       prefill_ = prefill_ || entry.tokens > 1;
     }
-    entries_ = entries;
-    double prefix = 0.0;
-    for (const SequenceStep& entry : entries) prefix += static_cast<double>(entry.prefix);
     const auto full = static_cast<double>(run_.full_length);
     const CacheSplit split =
         SplitAt(run_.split, full, prefix / static_cast<double>(entries.size()));
@@ -100,12 +100,11 @@ class Simulation {
         behind *
         SplitAt(execution.split, full, behind / static_cast<double>(entries.size())).resident;
     down_bytes_ = prefill_ ? std::max(tokens_ - std::max(after - before, 0.0), 0.0) : 0.0;
-    const bool both = down_bytes_ > 0.0 || run_.in_stretch;
     // What the bus gives while something else needs the same wires or the same memory.
     const double bus = machine.host_to_device.Peak();
     if (host_ > 0.0)
       bus_slower_ = std::max(1.0, bus / machine.host_to_device_reading);
-    else if (both)
+    else if (down_bytes_ > 0.0 || run_.in_stretch)
       bus_slower_ = std::max(1.0, bus / machine.both_directions);
     buffers_.assign(static_cast<size_t>(std::max(run_.staging_slabs, 1)), 0.0);
     bounces_ = buffers_;
