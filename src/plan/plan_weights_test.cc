@@ -252,6 +252,44 @@ TEST(Plan, ChunksGrowWhereWeightsStream) {
   EXPECT_LT(streamed->decode.seconds, resident->decode.seconds + 1.02 * weights);
 }
 
+// A stretch brings weights once, in the chunks that were there; what of it lies between layers
+// takes host memory, which says how long it is.
+TEST(Plan, PromptsPassLayerByLayerWhereWeightsStream) {
+  const MachineProfile machine = Shipped("h200");
+  PlanRequest request = OptOnDevice(&machine, 80 * kGiB);
+  const auto cache = request.costs.cache;
+  const int64_t token = request.shape.d_model * int64_t{sizeof(float)};
+  request.costs.cache = [cache, token](const CacheChoice& choice) {
+    CacheBytes bytes = cache(choice);
+    bytes.hidden = choice.stretch_tokens * token;
+    return bytes;
+  };
+  request.lengths.assign(8, 2048);
+  request.fixed.chunk = 1024;
+  request.weight_layers = 0;
+  Result<Plan> chunks = MakePlan(request);
+  request.prompt_order = PromptOrder::kAuto;
+  Result<Plan> layers = MakePlan(request);
+  ASSERT_TRUE(chunks.ok() && layers.ok());
+  EXPECT_EQ(chunks->cache.stretch_tokens, 0);
+  EXPECT_EQ(layers->cache.stretch_tokens, 8 * 2048);
+  EXPECT_EQ(layers->cache.chunk, chunks->cache.chunk);
+  EXPECT_LT(layers->prefill.seconds, 0.5 * chunks->prefill.seconds);
+  EXPECT_EQ(BytesOf(*layers, Tier::kHost, "prompts between layers"), 8 * 2048 * token);
+  // Nothing is gained where weights stay on the device; as asked, prompts pass so all the same.
+  request.weight_layers = request.shape.layers;
+  EXPECT_EQ(MakePlan(request)->cache.stretch_tokens, 0);
+  request.prompt_order = PromptOrder::kLayers;
+  Result<Plan> asked = MakePlan(request);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked->cache.stretch_tokens, 8 * 2048);
+  request.budgets.host = asked->Bytes(Tier::kHost) - request.other_bytes - 1;
+  Result<Plan> shorter = MakePlan(request);
+  ASSERT_TRUE(shorter.ok()) << shorter.status().message();
+  EXPECT_EQ(shorter->cache.stretch_tokens, 4 * 2048);
+  EXPECT_EQ(shorter->cache.stretch_tokens % shorter->cache.chunk, 0);
+}
+
 // Its activations take room of resident keys, which decode would miss.
 TEST(Plan, ALargerChunkDoesNotMakeTheWholeSlower) {
   const MachineProfile machine = Shipped("h200");
