@@ -6,14 +6,13 @@
 
 #include "engine/eviction_settings.h"
 #include "engine/head_pattern.h"
+#include "engine/refused.h"
 #include "engine/request_paths.h"
 #include "engine/salience_settings.h"
 #include "engine/selection_plan.h"
 #include "engine/session_check.h"
-#include "headway/refusal.h"
 #include "kernels/lossless_codec.h"
 #include "kernels/page_codec.h"
-#include "plan/choose.h"
 
 namespace headway {
 namespace {
@@ -21,14 +20,6 @@ namespace {
 // Of a token of the context in the program: its text and its id, which the caller, the request and
 // the slot hold.
 constexpr int64_t kTextBytes = 32;
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
-
-Status Unsupported(Message message) {
-  return Status(StatusCode::kUnsupported, Refusal{std::move(message)});
-}
 
 // Of the settings' encoding, for a model whose cache is in `dtype` otherwise.
 Result<Encoding> EncodingFor(const PageEncoding& wanted, DType dtype, const KernelSizes& kernels) {

@@ -2,22 +2,17 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "engine/drafts/lookup.h"
 #include "engine/drafts/rated.h"
+#include "engine/refused.h"
 #include "engine/salience_settings.h"
-#include "headway/refusal.h"
 
 namespace headway {
 namespace {
 
 constexpr int64_t kDefaultTokens = 7;
 constexpr int64_t kMostTokens = 15;
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 // What chooses keys by a step's queries does so a token at a time. What is kept of a prompt was
 // chosen before.

@@ -11,7 +11,7 @@
 
 #include "base/fnv.h"
 #include "engine/model_info.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "headway/types.h"
 #include "kv/policy/eviction_budgets.h"
 #include "kv/policy/head_profile.h"
@@ -29,10 +29,6 @@ constexpr int kDefensivePool = 5;
 constexpr int64_t kDemotedKeys = 512;
 // HeadKV's beta is 1.2: the share of a budget that is not in the pool.
 constexpr double kHeadKvSafeguard = 1.0 - 1.0 / 1.2;
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 // All of the text, as a number.
 template <typename T>

@@ -135,14 +135,15 @@ Status Executor::Step(std::span<const StepInput> inputs, const LogitsSink& sink,
   }
   int64_t tokens = 0;
   for (const StepInput& input : inputs) tokens += std::ssize(input.tokens);
-  if (tokens > limits().step_tokens) return RunStretch(inputs, cancel);
-  if (Status s = RunStep(inputs, {0, context_.shape.layers}, cancel); !s.ok()) return s;
+  if (tokens > limits().step_tokens) return RunStretch(inputs, tokens, cancel);
+  if (Status s = RunStep(inputs, {}, cancel); !s.ok()) return s;
   return FinishStep(inputs, sink);
 }
 
-Status Executor::RunStep(std::span<const StepInput> inputs, LayerSpan layers,
+Status Executor::RunStep(std::span<const StepInput> inputs, std::optional<int> layer,
                          const std::atomic<bool>* cancel) {
-  const std::optional<int> layer = LayerOf(layers);
+  const LayerSpan layers = {layer.value_or(0),
+                            layer.has_value() ? *layer + 1 : context_.shape.layers};
   batch_.Begin(inputs, layer);
   for (const auto& path : paths_) path->BeginStep();
   // First what needs no pages: the device begins while the store prepares the step.

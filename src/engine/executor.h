@@ -140,19 +140,15 @@ class Executor {
   struct LayerSpan {
     int first = 0, end = 0;
   };
-  // A step of some layers, all but logits: all of them, or within a stretch one.
-  Status RunStep(std::span<const StepInput> inputs, LayerSpan layers,
+  // A step of all layers, or within a stretch of one; all but logits.
+  Status RunStep(std::span<const StepInput> inputs, std::optional<int> layer,
                  const std::atomic<bool>* cancel);
   // Behind all layers.
   Status FinishStep(std::span<const StepInput> inputs, const LogitsSink& sink);
   // (executor_stretch.cc)
-  Status RunStretch(std::span<const StepInput> inputs, const std::atomic<bool>* cancel);
+  Status RunStretch(std::span<const StepInput> inputs, int64_t tokens,
+                    const std::atomic<bool>* cancel);
   Status RunParts(std::span<const std::vector<StepInput>> parts, const std::atomic<bool>* cancel);
-  // The layer of steps that are of one alone.
-  std::optional<int> LayerOf(LayerSpan layers) const {
-    if (layers.end - layers.first == context_.shape.layers && !in_stretch_) return {};
-    return layers.first;
-  }
   Status BeginStep(std::span<const StepInput> inputs, std::optional<int> layer = {});
   // Whether the first rank wishes to stop.
   Result<bool> AllStop(const std::atomic<bool>* cancel);

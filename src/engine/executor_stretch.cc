@@ -32,11 +32,10 @@ std::vector<std::vector<StepInput>> PartsOf(std::span<const StepInput> inputs, i
 
 }  // namespace
 
-Status Executor::RunStretch(std::span<const StepInput> inputs, const std::atomic<bool>* cancel) {
-  int64_t tokens = 0;
+Status Executor::RunStretch(std::span<const StepInput> inputs, int64_t tokens,
+                            const std::atomic<bool>* cancel) {
   bool prompts = true;
   for (const StepInput& input : inputs) {
-    tokens += std::ssize(input.tokens);
     prompts = prompts && input.logits == LogitsMode::kNone && input.targets.empty() &&
               input.drafts == 0 && !input.drafting;
   }
@@ -79,7 +78,7 @@ Status Executor::RunParts(std::span<const std::vector<StepInput>> parts,
   for (int layer = 0; layer < layers; ++layer) {
     for (const std::vector<StepInput>& part : parts) {
       context_.act.x = hidden_->Acquire();
-      if (Status s = RunStep(part, {layer, layer + 1}, cancel); !s.ok()) return s;
+      if (Status s = RunStep(part, layer, cancel); !s.ok()) return s;
       if (layer == layers - 1) {
         if (Status s = FinishStep(part, nullptr); !s.ok()) return s;
       }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "headway/types.h"
 #include "kv/policy/eviction_budgets.h"
 
@@ -26,10 +26,6 @@ constexpr std::array<std::pair<AssignmentMethod, const char*>, 4> kNames = {{
     {AssignmentMethod::kStatic, "static"},
     {AssignmentMethod::kTokens, "tokens"},
 }};
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 // What heads keep of a prompt that is longer than any of them keeps, by the profile of the
 // assignment, or that of the eviction.

@@ -4,19 +4,14 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "base/bytes.h"
 #include "base/thread_pool.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "kernels/backend/backend.h"
 
 namespace headway {
 namespace {
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 // Ranks that share a budget, which is one machine's. That of the disk is of all machines' ranks
 // where these share a session's file.

@@ -4,19 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "plan/choose.h"
 
 namespace headway {
 namespace {
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
-
-Status Unsupported(Message message) {
-  return Status(StatusCode::kUnsupported, Refusal{std::move(message)});
-}
 
 bool HasWindows(const plan::PlanRequest& request) {
   return std::any_of(request.window.begin(), request.window.end(),

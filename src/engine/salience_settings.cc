@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/types.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "headway/types.h"
 #include "kv/policy/salient_blocks.h"
 #include "kv/policy/selection.h"
@@ -15,10 +15,6 @@ namespace {
 
 constexpr double kMostBeta = 1e6;
 constexpr int64_t kMostQueries = 256;
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 // NaN is in no range.
 Status ReadNumbers(const EngineOptions& options, kv::SaliencePolicy* policy) {

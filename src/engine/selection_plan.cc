@@ -5,21 +5,13 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "headway/types.h"
 #include "kv/policy/salient_blocks.h"
 #include "kv/tiers/page_cache.h"
 
 namespace headway {
 namespace {
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
-
-Status Unsupported(Message message) {
-  return Status(StatusCode::kUnsupported, Refusal{std::move(message)});
-}
 
 // A chunk attends to itself exactly, which costs more the longer it is.
 constexpr int64_t kSelectedChunk = 2048;

@@ -7,16 +7,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/refused.h"
 #include "engine/stage_settings.h"
 #include "headway/plan.h"
-#include "headway/refusal.h"
 
 namespace headway {
 namespace {
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 template <typename T>
 std::optional<T> MoreThan(T value, T absent) {

@@ -3,20 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "engine/eviction_settings.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "kv/policy/eviction_budgets.h"
 #include "model/config_identity.h"
 
 namespace headway {
 namespace {
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 // Of a session of what heads keep, or of whole prompts: whether the settings go on with it.
 Status CheckKept(const kv::Manifest& saved, const Settings& settings) {

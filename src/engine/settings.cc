@@ -12,17 +12,13 @@
 #include "engine/head_assignment.h"
 #include "engine/layer_ranks.h"
 #include "engine/ranks.h"
+#include "engine/refused.h"
 #include "engine/salience_settings.h"
 #include "engine/selection_settings.h"
 #include "headway/plan.h"
-#include "headway/refusal.h"
 
 namespace headway {
 namespace {
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 template <typename T>
 std::optional<T> Unless(T value, T absent) {

@@ -3,18 +3,13 @@
 #include <charconv>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/bytes.h"
+#include "engine/refused.h"
 #include "headway/plan.h"
-#include "headway/refusal.h"
 
 namespace headway {
 namespace {
-
-Status Wrong(Message message) {
-  return Status(StatusCode::kInvalidArgument, Refusal{std::move(message)});
-}
 
 // "256:32768,32:8192": chunks of 256 keys, of which those of 32768 keys survive, then of 32 keys.
 bool ParseStages(std::string_view text, kv::SelectionPolicy& policy) {

@@ -290,7 +290,7 @@ ScoredCut Fastest(const PlanRequest& request, const std::vector<CacheChoice>& ca
     for (int slabs : StagingChoices(request)) {
       cut.staging_slabs = slabs;
       cut.bounce_slabs = !disk ? 0 : request.fixed.staging_slabs.has_value() ? kStaging : slabs;
-      cuts.push_back(cut);
+      cuts.push_back(WithLongestStretch(request, cut));
     }
   };
   for (const CacheChoice& cut : candidates) {

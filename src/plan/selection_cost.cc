@@ -96,6 +96,11 @@ bool IsOfCache(const FoundBefore& found, double steps) {
   return found.tokens > 0.0 && steps < found.steps * root && found.steps < steps * root;
 }
 
+ChunkLists ListsOfChunk(const Subject& subject, const Execution& run, double tokens) {
+  const auto layers = static_cast<double>(subject.shape.layers);
+  return {std::ceil(tokens / subject.selection.list_tokens), layers, run.in_stretch ? 1.0 : layers};
+}
+
 double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double step_keys,
                          double steps) {
   // Of all blocks that the lists of a chunk have, the share that the chunk before left behind, by
@@ -105,13 +110,12 @@ double PromptKeysOverBus(const KeysAway& away, const ChunkLists& lists, double s
   const double others = std::pow(std::max(lists.count, 1.0), 0.375);
   const double keys = away.always + away.chosen * others;
   if (keys <= 0.0) return 0.0;
-  const double held = steps * step_keys / keys;  // by lines for all layers
-  if (held < 1.0 / lists.layers) {
+  const double in_lines = steps * step_keys * lists.layers / keys;
+  if (in_lines < 1.0) {
     // What a layer has no lines for each list brings for itself.
-    const double in_lines = held * lists.layers;
     return in_lines * keys + (1.0 - in_lines) * lists.count * (away.always + away.chosen);
   }
-  return keys * (1.0 - ShareAt(kMeasured, held));
+  return keys * (1.0 - ShareAt(kMeasured, in_lines / lists.layers_each));
 }
 
 KeysAway ChosenAway(const KeySelection& selection, const Execution& run, const KeysChosenOf& of) {

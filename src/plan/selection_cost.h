@@ -58,8 +58,10 @@ KeysAway ChosenOnDisk(const KeySelection& selection, const Execution& run, const
 // Lists of a prompt's chunk.
 struct ChunkLists {
   double count = 1.0;
-  double layers = 1.0;
+  double layers = 1.0;       // of the model
+  double layers_each = 1.0;  // that have lists before the next chunk's of the same layer
 };
+ChunkLists ListsOfChunk(const Subject& subject, const Execution& run, double tokens);
 // Those that the lists of a layer bring over the bus, by a page cache for the keys that `steps`
 // decode steps choose, `step_keys` of a layer each. A key crosses it once a chunk, whatever the
 // number of lists that have it, as long as there are lines.

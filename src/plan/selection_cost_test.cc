@@ -282,7 +282,7 @@ TEST(SelectionCost, WhatWasFoundIsOfACacheOfItsSize) {
 // left it behind.
 TEST(SelectionCost, KeysThatListsShareCrossTheBusOnce) {
   const KeysAway away = {100.0, 1000.0};
-  const ChunkLists lists = {32.0, 8.0};
+  const ChunkLists lists = {32.0, 8.0, 8.0};
   const auto brought = [&](double steps) { return PromptKeysOverBus(away, lists, 1000.0, steps); };
   EXPECT_EQ(brought(0.0), 32.0 * 1100.0);  // no cache
   const double keys = 100.0 + 1000.0 * std::pow(32.0, 0.375);
@@ -292,7 +292,14 @@ TEST(SelectionCost, KeysThatListsShareCrossTheBusOnce) {
   EXPECT_NEAR(brought(1.9 * keys / 1000.0), 0.19 * keys, 1e-6);
   EXPECT_NEAR(brought(100.0), 0.15 * keys, 1e-6);
   EXPECT_EQ(PromptKeysOverBus({}, lists, 1000.0, 8.0), 0.0);
-  EXPECT_EQ(PromptKeysOverBus(away, {1.0, 8.0}, 1000.0, 0.0), 1100.0);
+  EXPECT_EQ(PromptKeysOverBus(away, {1.0, 8.0, 8.0}, 1000.0, 0.0), 1100.0);
+
+  // In a stretch the next chunk of the layer finds the lines that all layers share.
+  const ChunkLists alone = {32.0, 8.0, 1.0};
+  for (const double steps : {0.0, 0.5 * keys / 8000.0}) {
+    EXPECT_EQ(PromptKeysOverBus(away, alone, 1000.0, steps), brought(steps));
+  }
+  EXPECT_NEAR(PromptKeysOverBus(away, alone, 1000.0, 1.9 * keys / 8000.0), 0.19 * keys, 1e-6);
 }
 
 TEST(SelectionCost, ASelectingChunkBringsKeysBeforeItAttendsToThem) {

@@ -376,8 +376,7 @@ class Simulation {
   void SelectInPrefill(double keys, double chosen) {
     const double queries = Queries();
     const KeySelection& selection = subject_.selection;
-    const ChunkLists lists = {std::ceil(queries / selection.list_tokens),
-                              static_cast<double>(shape_.layers)};
+    const ChunkLists lists = ListsOfChunk(subject_, run_, queries);
     const double always = selection.sink + selection.recent;
     const double of_step = chosen - static_cast<double>(entries_.size()) * always;
     const double brought =
