@@ -159,6 +159,30 @@ TEST_F(Cli, WarningsOfLongContextsSayWhatPlansDo) {
   }
 }
 
+TEST_F(Cli, PlansRefuseWhatAModelHasNoUseOf) {
+  const std::string windows = HEADWAY_SOURCE_DIR "/tests/golden/models/mistral-window";
+  for (const Args& more : {Args{"--sparse"}, Args{"--policy", "infinitehip"}}) {
+    Args args = {"plan", windows, "-c", "200"};
+    args.insert(args.end(), more.begin(), more.end());
+    ExpectFailure(args, 1, more[0] + ": all layers of this model have sliding windows");
+    args[0] = "run";
+    args.insert(args.end(), {"--synthetic-prompt", "10"});
+  }
+  const std::string halves = HEADWAY_SOURCE_DIR "/bench/shapes/opt-6.7b.json";
+  ExpectFailure({"plan", halves, "--gpu-layers", "0", "--weight-encoding", "lossless"}, 1,
+                "--weight-encoding lossless takes matrices of bf16");
+}
+
+TEST_F(Cli, PromptsThatCannotPassLayerByLayerAreNotAskedTo) {
+  const auto refused = [&](Args more, const std::string& why) {
+    more.insert(more.begin(), {"plan", kModel, "-c", "4096", "--prompt-order", "layers"});
+    ExpectFailure(more, 1, "--prompt-order layers: " + why);
+  };
+  refused({"--tp", "2"}, "several ranks share the model");
+  refused({"--evict", "snapkv"}, "tokens are let go of; leave out --evict");
+  refused({"--hgca"}, "");
+}
+
 // Its stages before the last are for more tokens than a page has.
 TEST_F(Cli, PlansSayThatAPageThatClosesRenewsChoices) {
   const Json flash = RunJson({"plan", kModel, "--policy", "infinitehip-flash"});

@@ -16,12 +16,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Clock = Mpirun::Clock;
 
-// The bytes of a safetensors file, one of the last norm changed.
-std::string WithAnotherNorm(std::string bytes) {
+// The bytes of a safetensors file, one of a tensor changed.
+std::string WithAnother(const char* tensor, std::string bytes) {
   uint64_t header = 0;
   std::memcpy(&header, bytes.data(), sizeof(header));
   const Json tensors = Json::parse(bytes.substr(8, header));
-  const size_t at = tensors["model.norm.weight"]["data_offsets"][0];
+  const size_t at = tensors[tensor]["data_offsets"][0];
   bytes[8 + header + at] ^= 1;
   return bytes;
 }
@@ -167,18 +167,23 @@ TEST_F(Mpirun, RanksThatDoNotFitTogetherAreRefused) {
     fs::copy(model, dir_.File(folder) + "/model", fs::copy_options::recursive);
   };
   copy(kModel, "first");
-  copy(kModel, "other");
+  copy(kModel, "norm");
+  copy(kModel, "matrix");
   copy(HEADWAY_SOURCE_DIR "/tests/golden/models/llama31", "small");
   fs::create_directory(dir_.File("none"));
-  const std::string weights = dir_.File("other") + "/model/model.safetensors";
-  WriteFile(weights, WithAnotherNorm(ReadFile(weights)));
+  const auto change = [&](const char* folder, const char* tensor) {
+    const std::string weights = dir_.File(folder) + "/model/model.safetensors";
+    WriteFile(weights, WithAnother(tensor, ReadFile(weights)));
+  };
+  change("norm", "model.norm.weight");
+  change("matrix", "model.layers.7.mlp.down_proj.weight");
   const Args run = {kProgram, "run", "model", "-p", "Once", "-n", "2", "--tp", "2"};
   const auto in = [&](const std::string& folder) {
     Args args = {"--wdir", dir_.File(folder)};
     args.insert(args.end(), run.begin(), run.end());
     return args;
   };
-  for (const char* other : {"other", "small"}) {
+  for (const char* other : {"norm", "matrix", "small"}) {
     ExpectOneError(Apart(in("first"), in(other)), "rank 1 of 2: model holds another model");
   }
   ExpectOneError(Apart(in("first"), in("none")), "rank 1 of 2: model: no such folder");

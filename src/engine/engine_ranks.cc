@@ -13,6 +13,7 @@
 #include "engine/head_assignment.h"
 #include "engine/head_pattern.h"
 #include "engine/layer_ranks.h"
+#include "engine/model_check.h"
 #include "engine/open.h"
 #include "engine/orders.h"
 #include "engine/page_size.h"
@@ -48,13 +49,6 @@ std::string WordsOf(const RankHeads& heads) {
   return words;
 }
 
-Status CheckWeightForm(const Settings& settings, const std::string& folder, const Model& model) {
-  if (!settings.lossless_weights || model.weight_bytes().layer_code > 0) return OkStatus();
-  return Status(StatusCode::kUnsupported,
-                Refusal{{Option::kWeightEncoding,
-                         " lossless takes matrices of bf16; leave it out for ", folder}});
-}
-
 }  // namespace
 
 Status Engine::Impl::Assign(const ModelConfig& config, const std::string& folder) {
@@ -77,14 +71,15 @@ Status Engine::Impl::Assign(const ModelConfig& config, const std::string& folder
 Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   const Result<ModelConfig> config = ReadConfig(env, folder, all);
   if (!config.ok()) return config.status();
+  if (Status s = CheckModel(all, *config); !s.ok()) return s;
   FitPages(config->shape, &settings);
   if (all.layer_ranks > 1) {
     if (Status s = LoadRuns(all, *config, folder); !s.ok()) return s;
-    return CheckWeightForm(all, folder, *model);
+    return CheckWeightForm(all, model->weight_bytes(), folder);
   }
   if (all.ranks == 1) {
     if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
-    if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
+    if (Status s = CheckWeightForm(all, model->weight_bytes(), folder); !s.ok()) return s;
     info = ModelInfoOf(model->config(), model->weight_bytes(), folder, settings);
     return LoadShares(*env, model->config(), &settings);
   }
@@ -95,7 +90,7 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   if (!shards.ok()) return shards.status();
   share = RankShare{*config, (*shards)[static_cast<size_t>(own)]};
   if (Status s = LoadShard(*config, folder, &share->shard); !s.ok()) return s;
-  if (Status s = CheckWeightForm(all, folder, *model); !s.ok()) return s;
+  if (Status s = CheckWeightForm(all, model->weight_bytes(), folder); !s.ok()) return s;
   share->whole.shape.dtype = model->shape().dtype;
   for (int rank = 1; processes == nullptr && rank < all.ranks; ++rank) {
     Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));

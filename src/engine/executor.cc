@@ -244,7 +244,7 @@ Status Executor::RunLayers(LayerSpan layers, const std::atomic<bool>* cancel) {
     }
     if (Status s = Attend(layer); !s.ok()) return s;
     if (in_stretch_) hidden_->Prefetch();
-    if (weights_ != nullptr) weights_->Prefetch();
+    if (weights_ != nullptr) weights_->Prefetch(in_stretch_ ? hidden_->parts() : 1);
     CloseLayer(layer);
     context_.model.AfterAttention(context_.kernels, context_.compute, CallOf(layer), context_.act);
     if (weights_ != nullptr) weights_->Release();

@@ -16,6 +16,7 @@
 #include "engine/head_pattern.h"
 #include "engine/layer_ranks.h"
 #include "engine/measure.h"
+#include "engine/model_check.h"
 #include "engine/model_info.h"
 #include "engine/page_size.h"
 #include "engine/ranks.h"
@@ -325,6 +326,9 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Result<Planning> planning = FindPlanning(env, model, std::move(own), &pool);
   if (!planning.ok()) return planning.status();
   const ModelConfig& config = planning->model.config;
+  const WeightBytes weights = CountWeightBytes(config);
+  if (Status s = CheckModel(*settings, config); !s.ok()) return s;
+  if (Status s = CheckWeightForm(*settings, weights, planning->model.folder); !s.ok()) return s;
   planning->workload = workload;
   for (int64_t& length : planning->workload.lengths) {
     length = length == 0 ? config.max_position : length;
@@ -338,8 +342,7 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   if (!runs.ok()) return runs.status();
   ModelPlan result;
   if (!planning->model.notice.empty()) result.notices.push_back({planning->model.notice});
-  result.info =
-      ModelInfoOf(config, CountWeightBytes(config), planning->model.folder, planning->settings);
+  result.info = ModelInfoOf(config, weights, planning->model.folder, planning->settings);
   result.kernels = planning->backend.name;
   result.threads = settings->ranks * pool.threads();
   result.lengths = planning->workload.lengths;

@@ -69,6 +69,12 @@ Result<kv::SelectionPolicy> SelectionFor(const BlueprintInputs& inputs, const Wo
   const bool longer = longest > config.max_position && TakesRows(policy.summary.kind);
   const bool wanted = longer && inputs.kernels->SelectsInPrompts();
   if (!rotates || (settings.reach == Settings::Reach::kAuto && !wanted)) return policy;
+  if (!config.max_position_given) {
+    return Unsupported({Option::kReach,
+                        ": this model's config.json does not say for how many tokens it was "
+                        "trained; give it max_position_embeddings, or ",
+                        Option::kReach, " off"});
+  }
   if (policy.is_bounded()) {
     return Unsupported({Option::kSparseEpsilon,
                         ": no error is bounded beyond the window of " +

@@ -170,6 +170,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_v
   model.shape.dtype = ReadDType(config);
   model.windows.assign(static_cast<size_t>(model.shape.layers), 0);
   family->read(config, &model);
+  model.max_position_given = config.HasKey("max_position_embeddings");
   ReadSpecialTokens(config, generation, *family, &model);
   model.generation = ReadGeneration(generation);
   if (!config.status().ok()) return config.status();

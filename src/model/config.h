@@ -54,6 +54,7 @@ struct ModelConfig {
   // [layers]: a query at p sees keys at (p - window, p]; 0: all of them.
   std::vector<int64_t> windows;
   int64_t max_position = 0;        // max_position_embeddings
+  bool max_position_given = true;  // and not its default where config.json leaves it out
   bool learned_positions = false;  // a table of so many positions, which none exceeds
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;  // any of them ends generation

@@ -84,7 +84,7 @@ std::string ConfigIdentity(const ModelConfig& config) {
   const auto& [architecture, family, shape, first_layer, norm_eps, layer_norm, norm_affine,
                norm_behind, final_norm, embed_width, qkv_bias, o_bias, mlp_bias, qk_norm,
                parallel_residual, tanh_gelu, tied_embeddings, rope, windows, max_position,
-               learned_positions, bos, eos, generation] = config;
+               max_position_given, learned_positions, bos, eos, generation] = config;
   const arch::ConfigKeys& keys = family->keys;
   Lines lines;
   lines.Add("architectures", architecture);

@@ -97,6 +97,8 @@ TEST(ConfigTest, FillsInTheDefaultsOfTheArchitecture) {
   EXPECT_FLOAT_EQ(model.norm_eps, 1e-6f);
   EXPECT_EQ(model.rope.theta, 10000.0);
   EXPECT_EQ(model.max_position, 2048);
+  EXPECT_FALSE(model.max_position_given);
+  EXPECT_TRUE(Good(Llama()).max_position_given);
   EXPECT_EQ(model.bos, 1);
   EXPECT_THAT(model.eos, ElementsAre(2));
   EXPECT_FALSE(Good(With(llama, "bos_token_id", nullptr)).bos.has_value());

@@ -12,7 +12,8 @@ int64_t BytesOf(int64_t rows, int64_t d_model) { return rows * d_model * int64_t
 }  // namespace
 
 int64_t HiddenStates::DeviceBytes(const ModelShape& shape, const ExecutorLimits& limits) {
-  return limits.stretch_tokens == 0 ? 0 : BytesOf(limits.step_tokens, shape.d_model);
+  if (limits.stretch_tokens == 0) return 0;
+  return (kPlaces - 1) * BytesOf(limits.step_tokens, shape.d_model);
 }
 
 int64_t HiddenStates::HostBytes(const ModelShape& shape, const ExecutorLimits& limits) {
@@ -26,7 +27,7 @@ Result<std::unique_ptr<HiddenStates>> HiddenStates::Create(const Parts& parts,
   Result<std::unique_ptr<Buffer>> memory = parts.device.Allocate(
       parts.budget, static_cast<size_t>(DeviceBytes(shape, limits)), "activations");
   if (!memory.ok()) return memory.status();
-  made->second_ = std::move(*memory);
+  made->others_ = std::move(*memory);
   memory = parts.device.AllocateHost(
       parts.host_budget, static_cast<size_t>(HostBytes(shape, limits)), "prompts between layers");
   if (!memory.ok()) return memory.status();
@@ -51,7 +52,10 @@ void HiddenStates::Begin(std::span<const int64_t> rows, int layers, float* x) {
   }
   HEADWAY_CHECK(BytesOf(first, d_model_) <= static_cast<int64_t>(memory_->size()));
   places_[0].data = x;
-  places_[1].data = reinterpret_cast<float*>(second_->data());
+  const size_t each = others_->size() / (kPlaces - 1);
+  for (size_t i = 1; i < kPlaces; ++i) {
+    places_[i].data = reinterpret_cast<float*>(others_->data() + (i - 1) * each);
+  }
   turns_ = std::ssize(rows) * layers;
   turn_ = 0;
   loaded_ = std::ssize(rows);  // what there is of the first layer is made where it is acquired

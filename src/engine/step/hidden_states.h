@@ -1,7 +1,7 @@
 // HiddenStates: the residual streams of a stretch, a run of prompts' tokens that passes through one
-// layer after the other, between its layers. They lie in host memory. A part of them, as many rows
-// as a step has, is on the device at a time, and a second buffer there takes what comes up next and
-// what goes down.
+// layer after the other, between its layers. They lie in host memory. Of three parts of them, as
+// many rows each as a step has, there are buffers on the device: one is computed while the one
+// before goes down and the next comes up.
 #ifndef HEADWAY_ENGINE_STEP_HIDDEN_STATES_H_
 #define HEADWAY_ENGINE_STEP_HIDDEN_STATES_H_
 
@@ -36,7 +36,7 @@ class HiddenStates {
   ~HiddenStates();
 
   // A stretch begins, of two parts or more with so many rows each. `x` [step_tokens, d_model] is
-  // the first of both buffers.
+  // the first of the buffers.
   void Begin(std::span<const int64_t> rows, int layers, float* x);
   // Where the next part's residual stream is, for kernels that are enqueued on the compute lane
   // from here on: of the layer before, or in the first layer memory for it. All parts of a layer
@@ -47,10 +47,13 @@ class HiddenStates {
   void Prefetch();
   // All kernels of the part are enqueued: it goes down, unless its layer was the last.
   void Release();
-  // The stretch is over or given up: later work of the compute lane finds both buffers free.
+  // The stretch is over or given up: later work of the compute lane finds all buffers free.
   void End();
 
+  int64_t parts() const { return std::ssize(parts_); }  // of each layer, within a stretch
+
  private:
+  static constexpr int kPlaces = 3;
   struct Place {
     float* data = nullptr;
     Fence ready, free;
@@ -61,15 +64,15 @@ class HiddenStates {
   };
   HiddenStates(const Parts& parts, int64_t d_model) : lanes_(parts.lanes), d_model_(d_model) {}
   Part& PartAt(int64_t turn) { return parts_[static_cast<size_t>(turn % std::ssize(parts_))]; }
-  Place& PlaceAt(int64_t turn) { return places_[static_cast<size_t>(turn % 2)]; }
+  Place& PlaceAt(int64_t turn) { return places_[static_cast<size_t>(turn % kPlaces)]; }
   bool IsFirstLayer(int64_t turn) const { return turn < std::ssize(parts_); }
   void Load(int64_t turn);
 
   Lanes& lanes_;
   const int64_t d_model_;
-  std::unique_ptr<Buffer> second_;  // on the device
-  std::unique_ptr<Buffer> memory_;  // in host memory, [stretch_tokens, d_model]
-  std::array<Place, 2> places_;     // by turns
+  std::unique_ptr<Buffer> others_;     // on the device, [kPlaces - 1, step_tokens, d_model]
+  std::unique_ptr<Buffer> memory_;     // in host memory, [stretch_tokens, d_model]
+  std::array<Place, kPlaces> places_;  // by turns
   std::vector<Part> parts_;
   int64_t turns_ = 0;   // parts times layers
   int64_t turn_ = 0;    // that is acquired, or next

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/weight_code.h"
 
@@ -85,7 +86,8 @@ const std::byte* WeightStream::Acquire(int layer) {
   device_.next = at == layers.end() ? 0 : static_cast<size_t>(at - layers.begin());
   if (device_.Ahead(0) != layer) return nullptr;
   Slot* slot = device_.Find(layer);
-  if (slot == nullptr) slot = Load(layer);
+  if (slot == nullptr) slot = Begin(layer);
+  Bring(slot, slot->left);
   lanes_.Wait(Lane::kCompute, slot->ready);
   held_ = slot;
   if (!IsCode(layer)) return slot->memory->data();
@@ -103,10 +105,15 @@ void WeightStream::Release() {
   held_ = nullptr;
 }
 
-void WeightStream::Prefetch() {
+void WeightStream::Prefetch(int64_t pieces) {
   for (size_t i = 0; i < device_.slots.size(); ++i) {
     const int layer = device_.Ahead(i);
-    if (device_.Find(layer) == nullptr) Load(layer);
+    Slot* slot = device_.Find(layer);
+    if (slot == nullptr) slot = Begin(layer);
+    if (slot->left == 0) continue;
+    const auto all = static_cast<int64_t>(model_.HostBlock(layer).size());
+    Bring(slot, std::min(slot->left, static_cast<size_t>(CeilDiv(all, pieces))));
+    if (pieces > 1) break;
   }
   ReadAhead();
 }
@@ -131,20 +138,26 @@ WeightStream::Slot* WeightStream::Ring::Free() {
   return &*free;
 }
 
-WeightStream::Slot* WeightStream::Load(int layer) {
+WeightStream::Slot* WeightStream::Begin(int layer) {
   Slot* const free = device_.Free();
   HEADWAY_CHECK(free != held_);
   lanes_.Wait(Lane::kHostToDevice, free->used);
-  const std::span<const std::byte> block = model_.HostBlock(layer);
-  if (block.empty()) {
-    CopyFromDisk(layer, free->memory->data());
-  } else {
-    lanes_.stream(Lane::kHostToDevice).Copy(free->memory->data(), block.data(), block.size());
-  }
   free->layer = layer;
+  free->left = model_.HostBlock(layer).size();
   free->ready = {};
+  if (free->left > 0) return free;
+  CopyFromDisk(layer, free->memory->data());
   free->ready.Add(Lane::kHostToDevice, lanes_.Mark(Lane::kHostToDevice));
   return free;
+}
+
+void WeightStream::Bring(Slot* slot, size_t bytes) {
+  if (bytes == 0) return;
+  const std::span<const std::byte> block = model_.HostBlock(slot->layer);
+  const size_t at = block.size() - slot->left;
+  lanes_.stream(Lane::kHostToDevice).Copy(slot->memory->data() + at, block.data() + at, bytes);
+  slot->left -= bytes;
+  slot->ready.Add(Lane::kHostToDevice, lanes_.Mark(Lane::kHostToDevice));
 }
 
 void WeightStream::CopyFromDisk(int layer, std::byte* to) {

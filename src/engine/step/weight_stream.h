@@ -59,13 +59,15 @@ class WeightStream {
   // All kernels of the layer last acquired are enqueued.
   void Release();
   // Starts copies of the layers to come into buffers that are free. Of use once the reads of a
-  // layer's slabs are enqueued: the bus is theirs first.
-  void Prefetch();
+  // layer's slabs are enqueued: the bus is theirs first. With more than one, `pieces` calls bring a
+  // layer, so that what else the bus has to bring meanwhile does not wait for all of it.
+  void Prefetch(int64_t pieces = 1);
 
  private:
   struct Slot {
     std::unique_ptr<Buffer> memory;
-    int layer = -1;  // in it or on its way
+    int layer = -1;   // in it or on its way
+    size_t left = 0;  // bytes at its end, of which no copy is under way
     Fence ready, used;
   };
 
@@ -90,7 +92,10 @@ class WeightStream {
     return model_.HostBlocksAreCode() && !model_.HostBlock(layer).empty();
   }
   Status TakeBuffers(const Parts& parts, int buffers);
-  Slot* Load(int layer);
+  // A layer begins to come into a free slot; nothing of it does, unless it is on disk.
+  Slot* Begin(int layer);
+  // So many bytes more of what is left of it.
+  void Bring(Slot* slot, size_t bytes);
   // Copies a layer that is on disk from its bounce buffer, on the h2d lane.
   void CopyFromDisk(int layer, std::byte* to);
   Slot* ReadDisk(int layer);

@@ -47,10 +47,10 @@ uint64_t HashTensors(std::span<const UsedTensor> tensors, ThreadPool* pool) {
 }
 
 uint64_t HashShared(std::vector<UsedTensor> tensors) {
-  constexpr size_t kMostBytes = size_t{1} << 20;
-  std::erase_if(tensors, [](const UsedTensor& tensor) { return !tensor.in_each_shard; });
+  constexpr size_t kInEach = size_t{1} << 20, kInSome = size_t{64} << 10;
   for (UsedTensor& tensor : tensors) {
-    tensor.bytes = tensor.bytes.first(std::min(tensor.bytes.size(), kMostBytes));
+    const size_t most = tensor.in_each_shard ? kInEach : kInSome;
+    tensor.bytes = tensor.bytes.first(std::min(tensor.bytes.size(), most));
   }
   return HashTensors(tensors, nullptr);
 }

@@ -25,7 +25,8 @@ struct UsedTensor {
 // Memory that the mapping takes for what was read is given back.
 uint64_t HashTensors(std::span<const UsedTensor> tensors, ThreadPool* pool);
 
-// The same of the tensors in each shard, of each the first MiB.
+// The same of little enough that every rank reads it: the first MiB of the tensors in each shard,
+// and of the others the first 64 KiB.
 uint64_t HashShared(std::vector<UsedTensor> tensors);
 
 }  // namespace headway
