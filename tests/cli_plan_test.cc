@@ -164,13 +164,23 @@ TEST_F(Cli, PlansRefuseWhatAModelHasNoUseOf) {
   for (const Args& more : {Args{"--sparse"}, Args{"--policy", "infinitehip"}}) {
     Args args = {"plan", windows, "-c", "200"};
     args.insert(args.end(), more.begin(), more.end());
-    ExpectFailure(args, 1, more[0] + ": all layers of this model have sliding windows");
-    args[0] = "run";
-    args.insert(args.end(), {"--synthetic-prompt", "10"});
+    ExpectFailure(args, 1, "--sparse: all layers of this model have sliding windows");
   }
   const std::string halves = HEADWAY_SOURCE_DIR "/bench/shapes/opt-6.7b.json";
   ExpectFailure({"plan", halves, "--gpu-layers", "0", "--weight-encoding", "lossless"}, 1,
                 "--weight-encoding lossless takes matrices of bf16");
+}
+
+TEST_F(Cli, PlansReachBeyondNoWindowThatIsNotKnown) {
+  Json config = Json::parse(ReadFile(HEADWAY_SOURCE_DIR "/bench/shapes/llama-3-8b.json"));
+  config.erase("max_position_embeddings");
+  const std::string file = dir_.File("config.json");
+  WriteFile(file, config.dump());
+  const Args plan = {"plan", file, "-c", "100000", "--sparse"};
+  ExpectFailure(plan, 1, "--reach: this model's config.json does not say for how many tokens");
+  Args off = plan;
+  off.insert(off.end(), {"--reach", "off"});
+  EXPECT_EQ(Run(off).status, 0);
 }
 
 TEST_F(Cli, PromptsThatCannotPassLayerByLayerAreNotAskedTo) {
@@ -180,7 +190,7 @@ TEST_F(Cli, PromptsThatCannotPassLayerByLayerAreNotAskedTo) {
   };
   refused({"--tp", "2"}, "several ranks share the model");
   refused({"--evict", "snapkv"}, "tokens are let go of; leave out --evict");
-  refused({"--hgca"}, "");
+  refused({"--hgca", "64"}, "salient tokens are chosen; leave out --hgca");
 }
 
 // Its stages before the last are for more tokens than a page has.

@@ -15,7 +15,7 @@
 namespace headway {
 namespace {
 
-const std::string kModel = HEADWAY_SOURCE_DIR "/tests/golden/models/llama31";
+const std::string kModel = HEADWAY_SOURCE_DIR "/tests/golden/models/llama-bf16";
 constexpr int64_t kContext = 460;
 
 Request RequestOf(int64_t prompt) {
@@ -29,25 +29,32 @@ Request RequestOf(int64_t prompt) {
   return request;
 }
 
-// The cache is 16 slabs of 64 KiB. Beside open pages, append and staging buffers the fast tier has
-// room for three of them, and beside bounce buffers the host for three.
-constexpr int64_t kSlab = 64 * kKiB;
-constexpr int64_t kFastBytes = 352 * kKiB + 3 * kSlab;
-constexpr int64_t kHostBytes = 128 * kKiB + 3 * kSlab;
+// Where pages lie, and whether they are plain.
+struct Pages {
+  std::string placement;
+  bool lossless = false;
+
+  // The cache is 16 slabs of so many bytes.
+  int64_t slab_bytes() const { return (lossless ? 80 : 64) * kKiB; }
+  // Beside open pages, append and staging buffers the fast tier has room for three of them, and
+  // beside bounce buffers the host for three.
+  int64_t fast_bytes() const { return (lossless ? 625 : 352) * kKiB + 3 * slab_bytes(); }
+  int64_t host_bytes() const { return 2 * slab_bytes() + 3 * slab_bytes(); }
+};
 
 // The disk's share lies in the session file where there is one.
-EngineOptions Options(const TestDir& dir, const std::string& placement,
-                      const std::string& session) {
+EngineOptions Options(const TestDir& dir, const Pages& pages, const std::string& session) {
   EngineOptions options;
+  if (pages.lossless) options.kv_encoding = "lossless";
   options.threads = 2;
   options.chunk = 64;
   options.segment = 64;
   options.page_slots = 16;
-  options.placement = placement;
-  if (placement != "disk-only") {
+  options.placement = pages.placement;
+  if (pages.placement != "disk-only") {
     options.staging_slabs = 2;
-    options.kv_memory = kFastBytes;
-    options.host_memory = kHostBytes;
+    options.kv_memory = pages.fast_bytes();
+    options.host_memory = pages.host_bytes();
   }
   options.disk_memory = 64 * kMiB;
   options.disk_path = dir.File("");
@@ -94,16 +101,21 @@ Outcome RunEngine(Env* env, const EngineOptions& options, const Request& request
   return run;
 }
 
-class EngineFault : public ::testing::TestWithParam<std::string> {
+class EngineFault : public ::testing::TestWithParam<Pages> {
  protected:
   void SetUp() override {
     const Outcome run = RunEngine(Env::Default(), OptionsOf(saved_), RequestOf(200));
     ASSERT_TRUE(run.status.ok()) << run.status.message();
     const Outcome whole = RunEngine(Env::Default(), OptionsOf(""), RequestOf(kContext - 10));
-    expected_ = whole.tokens;
+    // Lossless pages give the tokens of plain ones.
+    const EngineOptions plain = Options(dir_, Pages{GetParam().placement}, "");
+    expected_ = RunEngine(Env::Default(), plain, RequestOf(kContext - 10)).tokens;
     ASSERT_EQ(expected_.size(), 4u);
-    EXPECT_EQ(whole.tier_bytes[0] > kSlab, GetParam() == "first-fit" || GetParam() == "lru");
-    EXPECT_EQ(whole.tier_bytes[1] > 0, GetParam() != "disk-only");
+    EXPECT_EQ(whole.tokens, expected_);
+    const std::string& placement = GetParam().placement;
+    EXPECT_EQ(whole.tier_bytes[0] > GetParam().slab_bytes(),
+              placement == "first-fit" || placement == "lru");
+    EXPECT_EQ(whole.tier_bytes[1] > 0, placement != "disk-only");
     EXPECT_GT(whole.tier_bytes[2], 0);
   }
 
@@ -139,10 +151,10 @@ class EngineFault : public ::testing::TestWithParam<std::string> {
     return env.faults() > 0;
   }
 
-  // Every call of the placement that writes the most; of the others, which share most of its calls,
-  // every second one: the odd ones once, the even ones for good.
+  // Every call with plain pages in the placement that writes the most; of the others, which share
+  // most of its calls, every second one: the odd ones once, the even ones for good.
   void FailEach(FaultTimes times) {
-    const bool every = GetParam() == "disk-only";
+    const bool every = GetParam().placement == "disk-only" && !GetParam().lossless;
     int64_t n = !every && times == FaultTimes::kForGood ? 2 : 1;
     for (bool failed = true; failed && !HasFailure(); n += every ? 1 : 2) {
       SCOPED_TRACE("call " + std::to_string(n));
@@ -160,11 +172,13 @@ TEST_P(EngineFault, OnceEach) { FailEach(FaultTimes::kOnce); }
 TEST_P(EngineFault, ForGoodFromEach) { FailEach(FaultTimes::kForGood); }
 
 INSTANTIATE_TEST_SUITE_P(Placements, EngineFault,
-                         ::testing::Values("disk-only", "first-fit", "lru", "host-only"),
-                         [](const auto& placement) {
-                           std::string name = placement.param;
+                         ::testing::Values(Pages{"disk-only"}, Pages{"first-fit"}, Pages{"lru"},
+                                           Pages{"host-only"}, Pages{"disk-only", true},
+                                           Pages{"lru", true}),
+                         [](const auto& pages) {
+                           std::string name = pages.param.placement;
                            std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
+                           return name + (pages.param.lossless ? "_lossless" : "");
                          });
 
 // A session of what heads keep is opened, brought up, gone on with and saved: answers behind what
@@ -172,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Placements, EngineFault,
 class EngineKeptFault : public ::testing::TestWithParam<FaultTimes> {
  protected:
   EngineOptions OptionsOf(const std::string& session) const {
-    EngineOptions options = Options(dir_, "first-fit", session);
+    EngineOptions options = Options(dir_, Pages{"first-fit"}, session);
     options.kv_memory = options.host_memory = kNoLimit;
     options.disk_memory = 0;
     options.disk_path = "";
@@ -231,7 +245,7 @@ TEST(EngineFullDisk, FailsTheSaveAndNotTheAnswer) {
   const TestDir dir;
   const Request request = RequestOf(kContext - 10);
   // All resident: the disk is needed for the save alone.
-  EngineOptions options = Options(dir, "first-fit", "");
+  EngineOptions options = Options(dir, Pages{"first-fit"}, "");
   options.kv_memory = kNoLimit;
   const std::vector<TokenId> expected = RunEngine(Env::Default(), options, request).tokens;
   options.session = dir.File("new");

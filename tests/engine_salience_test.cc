@@ -90,6 +90,21 @@ TEST_P(EngineSalience, AttendsToWhatAPlainReadingSays) {
   EXPECT_GE(decided, open * 9 / 10);
 }
 
+// Of the tokens before a window those that heads of a layer attend to in a later step, and did not
+// in an earlier one.
+int64_t CameBack(const std::vector<std::vector<int64_t>>& earlier,
+                 const std::vector<std::vector<int64_t>>& later, int64_t before) {
+  int64_t count = 0;
+  for (size_t head = 0; head < earlier.size(); ++head) {
+    for (const int64_t key : later[head]) {
+      if (key < before && !std::binary_search(earlier[head].begin(), earlier[head].end(), key)) {
+        ++count;
+      }
+    }
+  }
+  return count;
+}
+
 // What was left out comes back where what is appended needs it: all of the cache is read, and each
 // head chooses anew.
 TEST_P(EngineSalience, ChoosesAnewBehindWhatIsAppended) {
@@ -97,11 +112,24 @@ TEST_P(EngineSalience, ChoosesAnewBehindWhatIsAppended) {
   config.salience = PolicyOf(1e-30, 0.25);
   SalienceDecode decode(*model_, config, tokens_);
   ASSERT_TRUE(decode.ok());
+  const std::vector<int64_t>& windows = model_->config().windows;
   const auto first = std::ssize(golden_.prompt) / 2;
   decode.Prompt(first);
   for (int64_t step = 0; step < 9 && !HasFailure(); ++step) decode.Step();
+  ASSERT_FALSE(HasFailure());
+  const int64_t before = decode.before();
+  const Lists dropped_some = decode.lists().back();
   decode.Prompt(std::ssize(golden_.prompt));
   for (int64_t step = 0; step < 9 && !HasFailure(); ++step) decode.Step();
+  ASSERT_FALSE(HasFailure());
+  const Lists& chosen_anew = decode.lists()[9];
+  for (int layer = 0; layer < model_->shape().layers; ++layer) {
+    if (!windows.empty() && windows[static_cast<size_t>(layer)] > 0) continue;
+    SCOPED_TRACE("layer " + std::to_string(layer));
+    EXPECT_GT(CameBack(dropped_some[static_cast<size_t>(layer)],
+                       chosen_anew[static_cast<size_t>(layer)], before),
+              0);
+  }
 }
 
 class EngineSalienceLanes : public EngineSalience {};

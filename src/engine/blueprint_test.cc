@@ -245,11 +245,6 @@ TEST(Blueprint, AContextThatIsLongerThanTheWindowReachesBeyondIt) {
   ExpectUnsupported(longer.OnCpu(),
                     "sparse_dense_every: beyond the window of 800 tokens that this model was "
                     "trained for no token attends to all keys; leave it out, or give reach off");
-  Subject unknown = Selecting(800);
-  unknown.config.max_position_given = false;
-  ExpectUnsupported(unknown.OnCpu(),
-                    "reach: this model's config.json does not say for how many tokens it was "
-                    "trained; give it max_position_embeddings, or reach off");
   on.config.rope.type = RopeType::kNone;
   ExpectUnsupported(on.OnCpu(), "reach on: this model does not rotate its keys");
 }
