@@ -91,6 +91,7 @@ std::vector<kv::SavedSlab> InOrder(std::vector<kv::SavedSlab> slabs) {
 TEST_F(ProcessSession, IsThatOfRanksInOneProcess) {
   const Args variants[] = {{},
                            {"--kv-encoding", "int8"},
+                           {"--kv-encoding", "lossless"},
                            {"--placement", "disk-only", "--segment", "256"},
                            {"--evict", "ada-snapkv", "--evict-budget", "192"}};
   int files = 0;

@@ -225,7 +225,7 @@ TEST_P(CliKilled, ASessionSurvivesAKillAtAnyMoment) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CliKilled,
                          ::testing::Values(Killed{"One", {1}}, Killed{"Several", {2, 4, 1}},
-                                           Killed{"Lossless", {1, 2}, "lossless", 8}),
+                                           Killed{"Lossless", {1, 2}, "lossless", 6}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST_F(Cli, AFileThatMayNotGrowIsAnError) {
