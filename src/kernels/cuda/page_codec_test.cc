@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -18,6 +19,7 @@
 #include "base/random.h"
 #include "kernels/cuda/attention_on_gpu_testing.h"
 #include "kernels/cuda/page_codec_testing.h"
+#include "kernels/lossless_math.h"
 #include "kernels/page_codec.h"
 #include "kernels/weight_code.h"
 
@@ -181,6 +183,86 @@ TEST_P(PageCodecTest, DecodesRows) {
         ASSERT_TRUE(std::isnan(LoadAsFloat(got_v.data(), behind, format.dtype)));
       }
     }
+  }
+}
+
+// K and V of pages of bf16 [64, 128], one behind the other. First every pattern of 16 bits, two
+// rows an exponent. Then every pattern that can escape, as many a half as there is room for, among
+// infinities and NaNs of all payloads. In the last half one more escapes.
+std::vector<std::vector<uint16_t>> HalvesOfAllPatterns(const PageFormat& format) {
+  const auto numbers = static_cast<size_t>(format.page_slots * format.head_dim);
+  const auto entries =
+      static_cast<size_t>(lossless::EscapeEntries(format.page_slots, format.head_dim));
+  std::vector<std::vector<uint16_t>> halves;
+  for (uint32_t i = 0; i < 65536; ++i) {
+    if (i % numbers == 0) halves.emplace_back();
+    const uint32_t exponent = i >> 8, sign = i >> 7 & 1;
+    halves.back().push_back(static_cast<uint16_t>(sign << 15 | exponent << 7 | (i & 127)));
+  }
+  std::vector<uint16_t> background;
+  for (uint32_t i = 0; i < numbers; ++i) {
+    background.push_back(static_cast<uint16_t>((i >> 7 & 1) << 15 | 0x7F80 | (i & 127)));
+  }
+  size_t escapes = entries;  // of the last half
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    if (lossless::ExponentOf(static_cast<uint16_t>(bits)) >= 240) continue;
+    if (escapes == entries) {
+      halves.push_back(background);
+      escapes = 0;
+    }
+    const size_t at = numbers / entries * escapes++ + halves.size() % (numbers / entries);
+    halves.back()[at] = static_cast<uint16_t>(bits);
+  }
+  EXPECT_EQ(escapes, entries);
+  halves.insert(halves.end(), 2, halves.back());
+  halves.back().back() = 1;
+  return halves;
+}
+
+// Host and device give the same bytes, and the numbers back.
+TEST(LosslessPagesTest, EveryPatternAndFullListsComeBack) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    GTEST_SKIP() << "no NVIDIA GPU can be used";
+  }
+  const PageFormat format = {DType::kBF16, 64, 128, Encoding::kLossless};
+  ASSERT_EQ(lossless::EscapeEntries(64, 128), 48);
+  const std::vector<std::vector<uint16_t>> halves = HalvesOfAllPatterns(format);
+  const auto pages = std::ssize(halves) / 2;
+  ASSERT_EQ(std::ssize(halves), 8 + 240 * 256 / 48 + 2);
+  Random random(54);
+  CodecPages plain(format, 1, pages, false, random), host(format, 1, pages, true, random);
+  for (int64_t i = 0; i < std::ssize(halves); ++i) {
+    const std::vector<uint16_t>& half = halves[static_cast<size_t>(i)];
+    std::memcpy((i % 2 == 0 ? plain.k : plain.v).data() + i / 2 * plain.run.page_stride,
+                half.data(), format.bytes());
+  }
+  const Bytes k(plain.k), v(plain.v), to_k(host.k), to_v(host.v), to_params(host.params);
+  const DeviceArray<int32_t> counter(std::vector<int32_t>{0});
+  int32_t unfit = 0;
+  const EncodePagesItem here = {plain.Here(), host.Here(), 1, &unfit};
+  for (int64_t page = 0; page < pages; ++page) EncodePageOf(format, here, 0, page);
+  EXPECT_EQ(unfit, 1);
+  const PageRun run = host.In(to_k.at(), to_v.at(), to_params.at());
+  const EncodePagesItem there = {plain.In(k.at(), v.at(), nullptr), run, 1, counter.at()};
+  ASSERT_EQ(EncodePages(nullptr, format, {&there, 1}), cudaSuccess);
+  const size_t numbers = halves[0].size();
+  const DeviceArray<uint16_t> rows_k(static_cast<size_t>(pages) * numbers),
+      rows_v(static_cast<size_t>(pages) * numbers);
+  ASSERT_EQ(DecodePages(nullptr, format, {run, 1, 0, run.count, rows_k.at(), rows_v.at()}),
+            cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  ASSERT_EQ(counter.Read(1)[0], 1);
+  ASSERT_TRUE(to_k.Read(host.k.size()) == host.k);
+  ASSERT_TRUE(to_v.Read(host.v.size()) == host.v);
+  ASSERT_TRUE(to_params.Read(host.params.size()) == host.params);
+  const std::vector<uint16_t> got[2] = {rows_k.Read(static_cast<size_t>(pages) * numbers),
+                                        rows_v.Read(static_cast<size_t>(pages) * numbers)};
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const std::vector<uint16_t> nothing(numbers, lossless::kUnfitBits);
+    const std::vector<uint16_t>& want = i + 1 == halves.size() ? nothing : halves[i];
+    const auto at = got[i % 2].begin() + static_cast<ptrdiff_t>(i / 2 * numbers);
+    ASSERT_TRUE(std::equal(want.begin(), want.end(), at)) << "half " << i;
   }
 }
 
