@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "model/rope.h"
@@ -97,7 +98,11 @@ class EngineRanks : public ::testing::TestWithParam<std::string> {};
 TEST_P(EngineRanks, LogitsEqualTransformersOnAnyNumberOfRanks) {
   const Case test(GetParam());
   const ModelShape& shape = test.config.shape;
-  for (int ranks = 1; ranks <= 4; ++ranks) {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    // Many have no heads; on a GPU they would have more streams than it has queues.
+    if (ranks == 8 && (TestDevice() != "cpu" || std::getenv("HEADWAY_TEST_CONFIG") != nullptr)) {
+      continue;
+    }
     SCOPED_TRACE("ranks " + std::to_string(ranks));
     const Placement placement = RandomPlacement(shape, ranks, static_cast<uint64_t>(ranks));
     HarnessConfig config = Config();
