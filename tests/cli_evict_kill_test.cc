@@ -1,13 +1,11 @@
 // Sessions of runs that evict, and of runs with HGCA, whose processes are killed at any moment:
 // what the file held stays, and runs go on behind it.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <string>
-#include <thread>
 
 #include "base/random.h"
 #include "support/cli.h"
@@ -40,18 +38,6 @@ class CliEvictKilled : public Cli, public ::testing::WithParamInterface<Kind> {
                  "--ignore-eos"};
     args.insert(args.end(), GetParam().flags.begin(), GetParam().flags.end());
     return args;
-  }
-  // Kills a run after a part of `within_ms`; returns whether it had not ended by itself.
-  bool KillWithin(const Args& args, int64_t within_ms, Random* random) {
-    const pid_t child = Start(args, "");
-    std::this_thread::sleep_for(std::chrono::milliseconds(random->Below(within_ms + 1)));
-    kill(child, SIGKILL);
-    return Wait(child).status == 128 + SIGKILL;
-  }
-  // Of the session's sequence; 0 where there is no file.
-  int64_t SavedIn(const std::string& session) {
-    if (!std::filesystem::exists(session)) return 0;
-    return std::stoll(std::string(RunJson({"inspect", session})["fields"]["tokens"]));
   }
   void Copy(const std::string& from, const std::string& to) {
     std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);

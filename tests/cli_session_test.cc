@@ -153,15 +153,7 @@ struct Killed {
   std::string encoding = "none";
   int runs = 12;
 };
-class CliKilled : public Cli, public ::testing::WithParamInterface<Killed> {
- protected:
-  // The tokens that a session holds; 0 where there is none yet.
-  int64_t Saved(const std::string& session) {
-    if (!std::ifstream(session).good()) return 0;
-    const std::string tokens = RunJson({"inspect", session})["fields"]["tokens"];
-    return std::stoll(tokens);
-  }
-};
+class CliKilled : public Cli, public ::testing::WithParamInterface<Killed> {};
 
 // What the next text does not begin with, of a question and its answer, and pages that are not
 // full.
@@ -203,15 +195,12 @@ TEST_P(CliKilled, ASessionSurvivesAKillAtAnyMoment) {
   const auto runs = static_cast<size_t>(GetParam().runs);
   for (size_t i = 1; i <= runs; ++i) {
     const int on = ranks[i % ranks.size()];
-    const pid_t child = Start(args(text.size() * i / (runs + 1), on), "");
-    std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(within_ms + 1)));
-    kill(child, SIGKILL);
-    if (Wait(child).status == 128 + SIGKILL) {
+    if (KillWithin(args(text.size() * i / (runs + 1), on), within_ms, &random)) {
       ++killed;
     } else {
       within_ms /= 2;
     }
-    const int64_t saved = Saved(session);
+    const int64_t saved = SavedIn(session);
     ASSERT_FALSE(HasFailure());
     EXPECT_GE(saved + kTail, held) << "what was saved is gone";
     held = saved;

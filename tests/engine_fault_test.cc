@@ -7,10 +7,9 @@
 #include <filesystem>
 
 #include "base/bytes.h"
-#include "base/fault_env.h"
 #include "base/random.h"
 #include "base/test_dir.h"
-#include "engine/open.h"
+#include "support/fault_run.h"
 
 namespace headway {
 namespace {
@@ -62,10 +61,7 @@ EngineOptions Options(const TestDir& dir, const Pages& pages, const std::string&
   return options;
 }
 
-struct Outcome {
-  Status status;  // of the first call that failed
-  bool opened = false;
-  bool answered = false;
+struct Outcome : FaultRun {
   std::vector<TokenId> tokens;
   int64_t reused = 0;
   int64_t tier_bytes[3] = {};  // held when the answer was done
@@ -73,31 +69,15 @@ struct Outcome {
 
 Outcome RunEngine(Env* env, const EngineOptions& options, const Request& request) {
   Outcome run;
-  Result<std::unique_ptr<Engine>> engine = EngineOpener::Open(env, kModel, options);
-  run.status = engine.status();
-  if (!engine.ok()) return run;
-  Result<std::unique_ptr<Context>> context = (*engine)->NewContext({{kContext}});
-  run.status = context.status();
-  if (!context.ok()) return run;
-  run.opened = true;
-  Result<std::vector<Generation>> made = (*context)->Generate({&request, 1}, {});
-  run.status = made.status();
-  // What failed is tried again on what it left, and then, as a page may be lost for good, from the
-  // beginning. As headway run does, the session is saved however that ends.
-  if (!made.ok()) made = (*context)->Generate({&request, 1}, {});
-  if (!made.ok()) {
-    (*context)->Reset();
-    made = (*context)->Generate({&request, 1}, {});
+  const FaultContext made = OpenUnderFaults(env, kModel, options, kContext, &run);
+  if (!run.opened) return run;
+  const Result<Generation> answer = GenerateUnderFaults(*made.context, request, &run);
+  if (answer.ok()) {
+    run.tokens = answer->tokens;
+    run.reused = answer->reused_tokens;
   }
-  if (made.ok()) {
-    run.answered = true;
-    run.tokens = made->front().tokens;
-    run.reused = made->front().reused_tokens;
-  }
-  for (int tier = 0; tier < 3; ++tier) run.tier_bytes[tier] = (*context)->TierBytes(tier);
-  const Status saved = (*context)->SaveSession();
-  if (run.status.ok()) run.status = saved;
-  if (!saved.ok()) (void)(*context)->SaveSession().ok();
+  for (int tier = 0; tier < 3; ++tier) run.tier_bytes[tier] = made.context->TierBytes(tier);
+  SaveUnderFaults(*made.context, &run);
   return run;
 }
 
@@ -133,17 +113,7 @@ class EngineFault : public ::testing::TestWithParam<Pages> {
     if (run.answered) {
       EXPECT_EQ(run.tokens, expected_);
     }
-    if (run.opened && times == FaultTimes::kOnce) {
-      EXPECT_TRUE(run.answered) << run.status.message();
-    }
-    if (env.faults() == 0) {
-      EXPECT_TRUE(run.status.ok()) << run.status.message();
-    }
-    EXPECT_EQ(run.status.message().find('\n'), std::string::npos) << run.status.message();
-    EXPECT_EQ(env.LiveAllocations(), 0);
-    EXPECT_EQ(env.LiveBytes(), 0);
-    EXPECT_EQ(env.LiveFiles(), 0);
-    EXPECT_EQ(env.LiveMaps(), 0);
+    ExpectHandled(env, run, times);
     const Outcome later = RunEngine(Env::Default(), OptionsOf(session), RequestOf(kContext - 10));
     EXPECT_TRUE(later.status.ok()) << later.status.message();
     EXPECT_EQ(later.tokens, expected_);
@@ -225,11 +195,7 @@ TEST_P(EngineKeptFault, EachCall) {
     const Outcome run = Run(&env, "session");
     failed = env.faults() > 0;
     EXPECT_TRUE(!run.answered || is_right(run.tokens));
-    EXPECT_TRUE(run.answered || !run.opened || GetParam() == FaultTimes::kForGood);
-    EXPECT_TRUE(failed || run.status.ok()) << run.status.message();
-    EXPECT_EQ(run.status.message().find('\n'), std::string::npos) << run.status.message();
-    EXPECT_EQ(env.LiveAllocations(), 0);
-    EXPECT_EQ(env.LiveFiles(), 0);
+    ExpectHandled(env, run, GetParam());
     const Outcome later =
         RunEngine(Env::Default(), OptionsOf(dir_.File("session")), RequestOf(kContext - 10));
     EXPECT_TRUE(later.status.ok()) << later.status.message();

@@ -7,8 +7,8 @@
 #include "engine/orders.h"
 #include "engine/processes.h"
 #include "engine/ranks.h"
+#include "engine/refused.h"
 #include "engine/saved_part.h"
-#include "headway/refusal.h"
 #include "parallel/group_errors.h"
 
 namespace headway {
@@ -222,10 +222,9 @@ Hooks Context::Impl::HooksOf(Impl& rank, const Hooks& hooks) {
 
 Status Context::Impl::CheckOneRank(const char* what) const {
   if (!shared()) return OkStatus();
-  return Status(
-      StatusCode::kUnsupported,
-      Refusal{{std::string(what) + " is measured on one rank; leave out ",
-               parts.settings->layer_ranks > 1 ? Option::kLayersOver : Option::kTensorParallel}});
+  return Unsupported(
+      {std::string(what) + " is measured on one rank; leave out ",
+       parts.settings->layer_ranks > 1 ? Option::kLayersOver : Option::kTensorParallel});
 }
 
 }  // namespace headway

@@ -5,8 +5,8 @@
 #include "base/log.h"
 #include "engine/context.h"
 #include "engine/eviction_settings.h"
+#include "engine/refused.h"
 #include "engine/session_check.h"
-#include "headway/refusal.h"
 #include "kv/session/split_session.h"
 #include "model/config_identity.h"
 
@@ -134,11 +134,10 @@ Result<std::shared_ptr<kv::SlabFile>> Context::Impl::OpenSession(
 Status Context::Impl::RestoreSession(const kv::Manifest& manifest) {
   if (manifest.tokens.empty()) return OkStatus();
   if (static_cast<int64_t>(manifest.tokens.size()) > assembly.executor->limits().length) {
-    return Status(StatusCode::kInvalidArgument,
-                  Refusal{{"session " + parts.settings->session->path + " holds " +
-                               std::to_string(manifest.tokens.size()) + " tokens and the context " +
-                               std::to_string(assembly.executor->limits().length) + "; raise ",
-                           Option::kLength}});
+    return Wrong({"session " + parts.settings->session->path + " holds " +
+                      std::to_string(manifest.tokens.size()) + " tokens and the context " +
+                      std::to_string(assembly.executor->limits().length) + "; raise ",
+                  Option::kLength});
   }
   const bool kept = manifest.kept.has_value();
   Result<kv::SequenceId> sequence = (kept ? assembly.kept_store : assembly.store)->Restore();

@@ -30,9 +30,8 @@ Status CheckTogether(const Settings& settings) {
                 {settings.self_extend.on(), Option::kSelfExtend}};
   for (const auto& other : others) {
     if (other.given) {
-      return Status(StatusCode::kUnsupported,
-                    Refusal{{Option::kDraft, sparse ? " sparse and " : " and ", other.option,
-                             other.value + std::string(" do not go together yet")}});
+      return Unsupported({Option::kDraft, sparse ? " sparse and " : " and ", other.option,
+                          other.value + std::string(" do not go together yet")});
     }
   }
   return OkStatus();

@@ -6,7 +6,7 @@
 #include "engine/draft_plan.h"
 #include "engine/engine_impl.h"
 #include "engine/model_info.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 #include "model/locate.h"
 #include "model/weights/open_weights.h"
 
@@ -29,10 +29,8 @@ Status Engine::Impl::CompareTokens(const std::string& folder) const {
   const bool same =
       tokenizer == nullptr ? !own.ok() : own.ok() && (*own)->Hash() == tokenizer->Hash();
   if (same) return OkStatus();
-  return Status(
-      StatusCode::kInvalidArgument,
-      Refusal{{Option::kDraft, ": " + folder + " has another tokenizer than " + info.folder +
-                                   "; a model that drafts has the same tokens"}});
+  return Wrong({Option::kDraft, ": " + folder + " has another tokenizer than " + info.folder +
+                                    "; a model that drafts has the same tokens"});
 }
 
 Status Engine::Impl::LoadDraft() {

@@ -289,17 +289,15 @@ Status LoadShares(Env& env, const ModelConfig& config, Settings* settings) {
 
 Status CheckEviction(const kv::EvictionPolicy& policy, const ModelConfig& config) {
   if (policy.repeats() && config.learned_positions) {
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{Option::kEvict,
-                           " kvzip: prompts are repeated behind themselves, and this model has "
-                           "learned no more positions than its own"}});
+    return Unsupported({Option::kEvict,
+                        " kvzip: prompts are repeated behind themselves, and this model has "
+                        "learned no more positions than its own"});
   }
   const bool windows = std::any_of(config.windows.begin(), config.windows.end(),
                                    [](int64_t window) { return window > 0; });
   if (!policy.evicts() || !windows) return OkStatus();
-  return Status(StatusCode::kUnsupported,
-                Refusal{{Option::kEvict, std::string(" ") + kv::EvictionName(policy.method) +
-                                             ": this model's layers have sliding windows"}});
+  return Unsupported({Option::kEvict, std::string(" ") + kv::EvictionName(policy.method) +
+                                          ": this model's layers have sliding windows"});
 }
 
 plan::KeptTokens KeptOf(const kv::EvictionPolicy& policy, const std::vector<int64_t>& lengths,

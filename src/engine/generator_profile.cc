@@ -3,15 +3,14 @@
 #include <algorithm>
 
 #include "engine/generator.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 
 namespace headway {
 
 Status Generator::StepThrough(std::span<const TokenId> tokens, int64_t from, const Hooks& hooks,
                               const WatchedStep& step) {
   if (evictor_ != nullptr) {
-    return Status(StatusCode::kUnsupported,
-                  Refusal{{"attention is watched with all keys; leave out ", Option::kEvict}});
+    return Unsupported({"attention is watched with all keys; leave out ", Option::kEvict});
   }
   Request request;
   request.prompt.assign(tokens.begin(), tokens.end());

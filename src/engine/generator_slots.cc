@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "engine/generator.h"
-#include "headway/refusal.h"
+#include "engine/refused.h"
 
 namespace headway {
 
@@ -116,10 +116,9 @@ Status Generator::ReadyToScore(size_t begin, size_t end, const RopeFrequencies& 
   if (evictor_ == nullptr) return BringUp(0, rope, hooks);
   if (Status s = slots_[0].kept() ? OkStatus() : LetGo(0, &rope, hooks); !s.ok()) return s;
   if (static_cast<int64_t>(end) - slots_[0].kept_from <= room_) return BringUp(0, rope, hooks);
-  return Status(StatusCode::kInvalidArgument,
-                Refusal{{"a sequence grows by " + std::to_string(room_) +
-                             " tokens behind its prompt, and more are to be scored; raise ",
-                         Option::kEvictRoom}});
+  return Wrong({"a sequence grows by " + std::to_string(room_) +
+                    " tokens behind its prompt, and more are to be scored; raise ",
+                Option::kEvictRoom});
 }
 
 // Why keys that frequencies of this hash have rotated do not fit others of `rope`.

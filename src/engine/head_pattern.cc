@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "headway/refusal.h"
+#include "engine/refused.h"
 
 namespace headway {
 
@@ -35,9 +35,8 @@ Result<kv::HeadPattern> LoadHeadPattern(Env& env, const Settings& settings,
   }
   Result<kv::HeadPattern> pattern = kv::ParseHeadPattern(*text, path, choice);
   if (pattern.ok() && pattern->StreamingHeads() > 0 && settings.session.has_value()) {
-    return Status(StatusCode::kInvalidArgument,
-                  Refusal{{"a session keeps every head's whole cache; leave out ", Option::kSession,
-                           " or ", Option::kHeadPattern}});
+    return Wrong({"a session keeps every head's whole cache; leave out ", Option::kSession, " or ",
+                  Option::kHeadPattern});
   }
   return pattern;
 }

@@ -11,8 +11,8 @@
 #include "base/bytes.h"
 #include "base/head_set.h"
 #include "engine/ranks.h"
+#include "engine/refused.h"
 #include "engine/report.h"
-#include "headway/refusal.h"
 
 namespace headway {
 namespace {
@@ -21,7 +21,7 @@ Status Apart(const Message& other) {
   Message refused = {Option::kLayersOver, " and "};
   refused += other;
   refused += {" do not go together yet; leave one of them out"};
-  return Status(StatusCode::kUnsupported, Refusal{std::move(refused)});
+  return Unsupported(std::move(refused));
 }
 
 // How many of `layers` each rank has: one, and each further one goes where it weighs least.
@@ -87,9 +87,7 @@ std::string RunsText(std::span<const int> layers) {
 
 Status CheckLayerRanks(const Settings& settings) {
   if (settings.layer_ranks < 1 || settings.layer_ranks > kMaxRanks) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        Refusal{{Option::kLayersOver, fmt::format(": 1 to {} ranks are possible", kMaxRanks)}});
+    return Wrong({Option::kLayersOver, fmt::format(": 1 to {} ranks are possible", kMaxRanks)});
   }
   if (settings.layer_ranks == 1) return OkStatus();
   if (settings.ranks > 1) return Apart({Option::kTensorParallel});
@@ -108,10 +106,8 @@ Result<std::vector<LayerRun>> CutLayers(const ModelConfig& whole, std::span<cons
   const auto ranks = static_cast<int>(memory.size());
   const int most = std::min({shape.layers, shape.d_ff, shape.vocab});
   if (ranks > most) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        Refusal{{Option::kLayersOver,
-                 fmt::format(" {}: this model has layers for {} ranks at most", ranks, most)}});
+    return Wrong({Option::kLayersOver,
+                  fmt::format(" {}: this model has layers for {} ranks at most", ranks, most)});
   }
   const std::vector<HeadSet> heads(static_cast<size_t>(shape.layers), HeadSet::All(shape.kv_heads));
   std::vector<Shard> shards = CutShards(shape, std::vector(memory.size(), heads));

@@ -20,6 +20,7 @@
 #include "engine/model_info.h"
 #include "engine/page_size.h"
 #include "engine/ranks.h"
+#include "engine/refused.h"
 #include "engine/report.h"
 #include "engine/settings.h"
 #include "headway/engine.h"
@@ -315,10 +316,9 @@ Result<ModelPlan> PlanModel(const std::string& model, const EngineOptions& optio
   Result<Settings> settings = ReadSettings(options);
   if (!settings.ok()) return settings.status();
   if (nodes < 1 || settings->ranks % nodes != 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  Refusal{{Option::kTensorParallel,
-                           fmt::format(" {}: {} machines cannot have as many ranks each",
-                                       settings->ranks, nodes)}});
+    return Wrong(
+        {Option::kTensorParallel,
+         fmt::format(" {}: {} machines cannot have as many ranks each", settings->ranks, nodes)});
   }
   settings->nodes = nodes;
   Settings own = SettingsOfRank(*settings, 0);

@@ -13,9 +13,9 @@
 #include "base/thread_pool.h"
 #include "engine/orders.h"
 #include "engine/ranks.h"
+#include "engine/refused.h"
 #include "headway/engine.h"
 #include "headway/processes.h"
-#include "headway/refusal.h"
 #include "kernels/backend/backend.h"
 
 namespace headway {
@@ -165,10 +165,9 @@ Settings SettingsOfProcess(const Settings& settings, const ProcessGroup& group) 
 Status CheckProcesses(const ProcessGroup* group, const Settings& settings) {
   const int ranks = settings.ranks;
   if (group == nullptr || group->ranks() == ranks) return OkStatus();
-  return Status(StatusCode::kInvalidArgument,
-                Refusal{{Option::kTensorParallel,
-                         fmt::format(" {}: each process is one rank, and the launcher started {}",
-                                     ranks, group->ranks())}});
+  return Wrong({Option::kTensorParallel,
+                fmt::format(" {}: each process is one rank, and the launcher started {}", ranks,
+                            group->ranks())});
 }
 
 Processes::Processes(std::unique_ptr<ProcessGroup> group) : group_(std::move(group)) {

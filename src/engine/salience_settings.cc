@@ -169,11 +169,10 @@ Status CheckBound(const Settings& settings, bool own_memory) {
       settings.placement == kv::PlacementKind::kHostOnly) {
     return OkStatus();
   }
-  return Status(StatusCode::kUnsupported,
-                Refusal{{Option::kHgcaEpsilon,
-                         ": the host's cores read keys before the window, and cannot where they "
-                         "lie in a GPU's memory; give ",
-                         Option::kPlacement, " host-only"}});
+  return Unsupported({Option::kHgcaEpsilon,
+                      ": the host's cores read keys before the window, and cannot where they "
+                      "lie in a GPU's memory; give ",
+                      Option::kPlacement, " host-only"});
 }
 
 double SalientByCores(const Settings& settings, const MachineProfile* machine) {

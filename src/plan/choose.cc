@@ -261,12 +261,17 @@ Execution ExecutionFor(const CacheChoice& choice, const int64_t (&slabs)[kTierCo
 
 namespace {
 
-ScoredCut Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
-  const MachineProfile& machine = *request.machine;
-  const Subject subject = SubjectOf(request, choice);
+Execution RunOf(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
   Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
                                SharesOf(request, fit), request.lengths);
   run.page_cache_steps = PageCacheSteps(request, fit);
+  return run;
+}
+
+ScoredCut Score(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
+  const MachineProfile& machine = *request.machine;
+  const Subject subject = SubjectOf(request, choice);
+  Execution run = RunOf(request, choice, fit);
   run.listed_steps = fit.listed_steps;
   ScoredCut scored{choice, request.host_share};
   if (request.host_attention && fit.slabs[1] > 0) {
@@ -318,10 +323,8 @@ ScoredCut Fastest(const PlanRequest& request, const std::vector<CacheChoice>& ca
 }
 
 double PrefillSeconds(const PlanRequest& request, const CacheChoice& choice, const Fit& fit) {
-  Execution run = ExecutionFor(choice, fit.slabs, fit.x_slabs, request.host_share,
-                               SharesOf(request, fit), request.lengths);
-  run.page_cache_steps = PageCacheSteps(request, fit);
-  return PredictPrefills(*request.machine, SubjectOf(request, choice), run, request.lengths)
+  return PredictPrefills(*request.machine, SubjectOf(request, choice), RunOf(request, choice, fit),
+                         request.lengths)
       .seconds;
 }
 

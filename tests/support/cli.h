@@ -5,18 +5,22 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/random.h"
 #include "base/test_dir.h"
 
 namespace headway {
@@ -95,6 +99,21 @@ class Cli : public ::testing::Test {
     const Outcome outcome = Run(args, input);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     return outcome.json();
+  }
+
+  // Kills a command within a time; returns whether it had not ended by itself.
+  bool KillWithin(const Args& args, int64_t within_ms, Random* random) {
+    const pid_t child = Start(args, "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(random->Below(within_ms + 1)));
+    kill(child, SIGKILL);
+    return Wait(child).status == 128 + SIGKILL;
+  }
+
+  // The tokens that a session holds; 0 where there is none yet.
+  int64_t SavedIn(const std::string& session) {
+    if (!std::ifstream(session).good()) return 0;
+    const std::string tokens = RunJson({"inspect", session})["fields"]["tokens"];
+    return std::stoll(tokens);
   }
 
   // A command that must fail with one line that has `message`.
