@@ -209,7 +209,7 @@ TEST_F(Uneven, SessionsEndWithOneLine) {
   Result<std::unique_ptr<Context>> context = engine->NewContext({{1000}});
   ASSERT_TRUE(context.ok()) << context.status().message();
   const Status refused = GenerateOne(**context, RequestOf(Quoting(*engine, 900, 0), 9)).status();
-  EXPECT_NE(refused.message().find("run it without kv_encoding lossless"), std::string::npos)
+  EXPECT_NE(refused.message().find("run it with kv_encoding none"), std::string::npos)
       << refused.message();
 }
 

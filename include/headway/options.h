@@ -82,10 +82,11 @@ struct EngineOptions {
   std::string placement = "auto";
 
   // How closed pages are stored: none or the model's own dtype, bf16 or f16; lossless, bf16 in
-  // three quarters of the bytes, bit for bit; or an approximation, int8, fp8 (E4M3), int4. A
-  // session is continued with the one that it was saved with. With `evict` prompts are read as they
-  // are, and what is kept of them is encoded.
-  std::string kv_encoding = "none";
+  // three quarters of the bytes, bit for bit; or an approximation, int8, fp8 (E4M3), int4. auto:
+  // lossless where a GPU's memory is short and that is predicted to be faster, without ranks, a
+  // session or a choice of keys, else none. A session is continued with the one that it was saved
+  // with. With `evict` prompts are read as they are, and what is kept of them is encoded.
+  std::string kv_encoding = "auto";
 
   // Decode steps leave a share of what they would stream from host memory to cores of the host,
   // which attend to it in place at the same time. 0: none, 1: all, kHostShareAuto: where there is

@@ -175,6 +175,8 @@ struct PlanReport {
   int64_t segment = 0;
   int64_t kv_bytes = 0;  // of the whole workload
   int64_t slab_bytes = 0;
+  std::string kv_encoding;            // of closed pages: none, lossless, ...
+  int64_t kv_bytes_per_token = 0;     // in these, without what pads them
   int64_t slabs[3] = {};              // device, host, disk
   int weight_layers = 0;              // whose weights stay on the device
   int64_t streamed_weight_bytes = 0;  // of the other layers: each step brings them there
@@ -220,8 +222,9 @@ struct ModelInfo {
   int vocab = 0;
   int64_t max_position = 0;  // trained length; beyond it quality falls
   int64_t weight_bytes = 0;
-  int64_t step_weight_bytes = 0;   // of the weights that a decode step reads
-  int64_t kv_bytes_per_token = 0;  // in closed pages, in the encoding asked for
+  int64_t step_weight_bytes = 0;  // of the weights that a decode step reads
+  // In closed pages, in the encoding asked for; PlanReport has that of its own.
+  int64_t kv_bytes_per_token = 0;
   std::string rope_type;
   // Of every value of the configuration that the computation reads, as hexadecimal digits.
   std::string config_hash;

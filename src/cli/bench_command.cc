@@ -195,8 +195,9 @@ Status Repeat(const BenchFlags& flags, const Engine& engine, Context& context, u
 }
 
 // What must be moved and computed at least, for tokens behind `prefixes` of each sequence.
-Work WorkOf(const BenchFlags& flags, const ModelInfo& model, const PlanReport& plan,
+Work WorkOf(const BenchFlags& flags, ModelInfo model, const PlanReport& plan,
             const Measured& measured, std::span<const int64_t> prefixes) {
+  model.kv_bytes_per_token = plan.kv_bytes_per_token;
   std::vector<int64_t> kept = measured.lengths;
   for (int64_t& length : kept) length = KeysRead(plan, length);
   Work work = flags.prefill ? PrefillWork(model, measured.lengths, prefixes, plan)
@@ -267,6 +268,7 @@ Result<Measured> Measure(const BenchFlags& flags, Engine& engine, const Turn& tu
   measured.tiers = TiersOf(**context);
   measured.timings = (*context)->timings();
   measured.recompute_share = (*context)->plan().recompute_share;
+  measured.kv_encoding = (*context)->plan().kv_encoding;
   std::vector<int64_t> prefixes;
   for (size_t i = 0; i < measured.lengths.size(); ++i) {
     prefixes.push_back(measured.lengths[i] - MeasuredTokens(flags, **context, i, measured));

@@ -31,6 +31,7 @@ std::string BusyLanes(const Measured& measured) {
     text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", lane.lane,
                         100.0 * lane.busy_seconds / measured.seconds.back());
   }
+  if (measured.kv_encoding == "lossless") text += ", lossless pages";
   if (measured.timings.host_share > 0.0) {
     text += fmt::format(", CPU's share {:.1f}%", 100.0 * measured.timings.host_share);
   }
@@ -146,6 +147,7 @@ Json BenchJson(const char* bench, const Engine& engine, const MachinePeaks& peak
                    {"floor_seconds", measured.floor_seconds},
                    {"roofline_share", Share(measured)},
                    {"recompute_share", measured.recompute_share},
+                   {"kv_encoding", measured.kv_encoding},
                    {"predicted_seconds", measured.predicted_seconds},
                    {"prediction_error", PredictionError(measured)},
                    {"kv_bytes", TiersJson(measured.tiers)},

@@ -29,6 +29,7 @@ struct Measured {
   RankShares shares;               // by these, of ranks that wait for each other in every layer
   TierUse tiers;
   double recompute_share = 0.0;
+  std::string kv_encoding;
   Timings timings;  // of the last repetition
 
   double median() const { return Quantile(seconds, 0.5); }

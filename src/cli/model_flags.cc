@@ -109,10 +109,11 @@ void AddCutFlags(CLI::App& app, EngineOptions& engine) {
   AddPolicyFlag(app, more, engine);
   AddChoice(
       app, more, "--kv-encoding", &engine.kv_encoding,
-      {"none", "bf16", "f16", "lossless", "int8", "fp8", "int4"},
+      {"auto", "none", "bf16", "f16", "lossless", "int8", "fp8", "int4"},
       "how the cache's full pages are stored: none, in the model's dtype; lossless, the same "
-      "numbers of bf16 in three quarters of the bytes; int8, fp8 or int4, an approximation in "
-      "a half or a quarter of them");
+      "numbers of bf16 in three quarters of the bytes; auto, lossless where a GPU's memory is "
+      "short and that is predicted to be faster; int8, fp8 or int4, an approximation in a half or "
+      "a quarter of the bytes");
   AddAuto(app, more, "-b,--chunk,--batch-size", &engine.chunk, kMaxCount,
           "tokens of a prefill step; auto: the planner's choice");
   AddChoice(app, more, "--prompt-order", &engine.prompt_order, {"auto", "chunks", "layers"},

@@ -145,7 +145,7 @@ std::string ReportText(const ModelPlan& made) {
       "context   {}; KV cache {}\n"
       "kernels   {}, {} threads\n\n",
       info.folder, info.architecture, info.dtype, info.layers, info.kv_heads, info.head_dim,
-      FormatBytes(info.weight_bytes), FormatBytes(info.kv_bytes_per_token),
+      FormatBytes(info.weight_bytes), FormatBytes(plan.kv_bytes_per_token),
       WorkloadName({made.lengths}), FormatBytes(plan.kv_bytes), made.kernels, made.threads);
   std::vector<std::vector<std::string>> rows = {{"tier", "what", "size", "bytes"}};
   for (const MemoryLine& line : plan.memory) {

@@ -351,6 +351,8 @@ Json PlanJson(const PlanReport& plan) {
                {"segment", plan.segment},
                {"kv_bytes", plan.kv_bytes},
                {"slab_bytes", plan.slab_bytes},
+               {"kv_encoding", plan.kv_encoding},
+               {"kv_bytes_per_token", plan.kv_bytes_per_token},
                {"host_share", plan.host_share},
                {"weight_layers", plan.weight_layers},
                {"streamed_weight_bytes", plan.streamed_weight_bytes},

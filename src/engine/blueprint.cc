@@ -396,13 +396,13 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
   blueprint.layout = LayOutPlan(inputs, basis, *plan);
   blueprint.layout.executor.selection.from = blueprint.request.selection.from;
   blueprint.plan = std::move(*plan);
+  const ModelShape& shape = inputs.Whole().shape;
+  blueprint.kv_bytes_per_token =
+      ClosedBytesPerToken(shape, {shape.dtype, basis.page_slots, shape.head_dim, basis.encoding});
   return blueprint;
 }
 
-int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings) {
-  const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
-  const PageFormat page = {shape.dtype, settings.cut.page_slots, shape.head_dim,
-                           codes == nullptr ? Encoding::kNone : *codes};
+int64_t ClosedBytesPerToken(const ModelShape& shape, const PageFormat& page) {
   const int64_t params = page.encoding == Encoding::kNone ? 0 : ParamBytes(page);
   return (2 * static_cast<int64_t>(page.closed_bytes()) + params) * shape.layers * shape.kv_heads /
          page.page_slots;

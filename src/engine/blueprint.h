@@ -75,6 +75,8 @@ struct Blueprint {
   std::vector<int64_t> lengths;  // of the workload; where tokens are let go the request has one
   std::optional<Admission> admission;  // where a plan alone was asked for, of its longest sequence
   std::shared_ptr<const Blueprint> draft;  // of the model that drafts; null without
+  int64_t kv_bytes_per_token = 0;          // of PlanReport, with ranks of all that share its layers
+  std::string encoding_reason;             // of one that nobody asked for; else empty
   std::string found_key;  // what a page cache finds is kept for (engine/found_shares); or empty
 };
 
@@ -86,9 +88,9 @@ Result<Blueprint> MakeBlueprint(const BlueprintInputs& inputs, const Workload& w
 // kMaxSequences where more would.
 int64_t FittingSequences(BlueprintInputs inputs, int64_t length);
 
-// Bytes of K and V of one token in all layers and heads, in closed pages of the encoding asked for,
-// without what pads pages.
-int64_t ClosedBytesPerToken(const ModelShape& shape, const Settings& settings);
+// Bytes of K and V of one token in all layers and heads, in closed pages of this format, without
+// what pads pages.
+int64_t ClosedBytesPerToken(const ModelShape& shape, const PageFormat& page);
 
 // Whether the share of the path `host` is the planner's to choose: where the host has cores beside
 // the device, and no policy leaves them out, as selection does, whose kernels read host memory.

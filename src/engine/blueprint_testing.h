@@ -10,7 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "engine/blueprint.h"
-#include "engine/selection_choice.h"
+#include "engine/draft_plan.h"
 
 namespace headway {
 
@@ -30,7 +30,7 @@ struct Subject {
     inputs.kernels = &kernels;
     if (backend.own_memory) inputs.device_memory = backend.memory;
     inputs.machine = machine;
-    return MakeFastestBlueprint(inputs, {{length}});
+    return MakeBlueprints(inputs, nullptr, {{length}});
   }
   Result<Blueprint> OnGpu() const {
     const PlannedBackend gpu = PlanGpuBackend(gpu_memory);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "engine/encoding_choice.h"
 #include "engine/selection_choice.h"
 #include "headway/refusal.h"
 
@@ -48,6 +49,25 @@ plan::ModelBeside BesideOf(const Blueprint& draft) {
   return beside;
 }
 
+Result<Blueprint> MakeBeside(BlueprintInputs inputs, const DraftBasis& draft,
+                             const Workload& workload) {
+  Result<Blueprint> drafting = MakeDraftBlueprint(inputs, draft, workload);
+  if (!drafting.ok()) return drafting;
+  inputs.beside = BesideOf(*drafting);
+  Result<Blueprint> blueprint = MakeBlueprint(inputs, workload);
+  if (blueprint.ok()) {
+    blueprint->draft = std::make_shared<const Blueprint>(std::move(*drafting));
+    return blueprint;
+  }
+  if (blueprint.status().code() != StatusCode::kOutOfBudget) return blueprint;
+  const plan::ModelBeside& beside = inputs.beside;
+  return blueprint.status().Within(
+      {}, {"; the cache of the model that drafts takes " + FormatBytes(beside.kv) +
+               " of these, and of a GPU's memory its weights and steps " +
+               FormatBytes(beside.device - beside.kv) + " more, by ",
+           Option::kDraft});
+}
+
 }  // namespace
 
 DraftBasis DraftBasisOf(const Settings& settings, const ModelConfig& config,
@@ -65,24 +85,12 @@ DraftBasis DraftBasisOf(const Settings& settings, const ModelConfig& config,
   return {std::move(own), config, weights};
 }
 
-Result<Blueprint> MakeBlueprints(BlueprintInputs inputs, const DraftBasis* draft,
+Result<Blueprint> MakeBlueprints(const BlueprintInputs& inputs, const DraftBasis* draft,
                                  const Workload& workload) {
-  if (draft == nullptr) return MakeFastestBlueprint(inputs, workload);
-  Result<Blueprint> drafting = MakeDraftBlueprint(inputs, *draft, workload);
-  if (!drafting.ok()) return drafting;
-  inputs.beside = BesideOf(*drafting);
-  Result<Blueprint> blueprint = MakeBlueprint(inputs, workload);
-  if (blueprint.ok()) {
-    blueprint->draft = std::make_shared<const Blueprint>(std::move(*drafting));
-    return blueprint;
-  }
-  if (blueprint.status().code() != StatusCode::kOutOfBudget) return blueprint;
-  const plan::ModelBeside& beside = inputs.beside;
-  return blueprint.status().Within(
-      {}, {"; the cache of the model that drafts takes " + FormatBytes(beside.kv) +
-               " of these, and of a GPU's memory its weights and steps " +
-               FormatBytes(beside.device - beside.kv) + " more, by ",
-           Option::kDraft});
+  return ChooseEncoding(inputs, [&](const BlueprintInputs& given) {
+    return draft == nullptr ? MakeFastestBlueprint(given, workload)
+                            : MakeBeside(given, *draft, workload);
+  });
 }
 
 Status OfDraft(const Status& error) { return error.Within({Option::kDraft, ": "}); }

@@ -21,8 +21,9 @@ struct DraftBasis {
 DraftBasis DraftBasisOf(const Settings& settings, const ModelConfig& config,
                         const WeightBytes& weights);
 
-// MakeBlueprint, with one of the model that drafts; `draft` may be null.
-Result<Blueprint> MakeBlueprints(BlueprintInputs inputs, const DraftBasis* draft,
+// MakeBlueprint with all that is left to plans, and with one of the model that drafts; `draft` may
+// be null.
+Result<Blueprint> MakeBlueprints(const BlueprintInputs& inputs, const DraftBasis* draft,
                                  const Workload& workload);
 
 // An error of the model that drafts.

@@ -418,7 +418,7 @@ Result<std::unique_ptr<Context>> Engine::Impl::MakeContext(const Workload& workl
   }
   ContextParts parts = PartsOfContext(communicator);
   parts.meeting = meeting;
-  if (MayGoOnPlain()) {
+  if (MayGoOnPlain(blueprint)) {
     parts.plain = [this, workload, cut = blueprint.plan.cache] { return DrawPlain(workload, cut); };
   }
   Result<std::unique_ptr<Context::Impl>> made =

@@ -136,7 +136,7 @@ struct Engine::Impl {
   // segments, so that sums are taken in the same order.
   Result<PlainContext> DrawPlain(const Workload& workload, const plan::CacheChoice& cut);
   // Whether there is that: an encoding of its own belongs to a session, and to what is kept.
-  bool MayGoOnPlain() const;
+  bool MayGoOnPlain(const Blueprint& blueprint) const;
   // Of the ranks in this process: what each may take of its GPU, one with a run of layers its own,
   // and the GPUs; empty without.
   int64_t SmallestDevice() const;

@@ -8,10 +8,9 @@
 
 namespace headway {
 
-bool Engine::Impl::MayGoOnPlain() const {
-  const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
-  return codes != nullptr && *codes == Encoding::kLossless && settings.all_ranks() == 1 &&
-         !settings.session.has_value() && !settings.eviction.evicts();
+bool Engine::Impl::MayGoOnPlain(const Blueprint& blueprint) const {
+  return blueprint.layout.store.format.page.encoding == Encoding::kLossless &&
+         settings.all_ranks() == 1 && !settings.session.has_value() && !settings.eviction.evicts();
 }
 
 Result<PlainContext> Engine::Impl::DrawPlain(const Workload& workload,
@@ -21,6 +20,7 @@ Result<PlainContext> Engine::Impl::DrawPlain(const Workload& workload,
     if (!plain.has_value()) {
       plain = settings;
       plain->encoding = Encoding::kNone;
+      plain->encoding_by_plan = false;
       plain->recompute_share = 0.0;
     }
   }

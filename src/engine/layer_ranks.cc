@@ -43,6 +43,7 @@ std::vector<int> CountLayers(int layers, std::span<const int64_t> memory) {
 // Adds what a rank takes; memory is that of all.
 void AddRank(const PlanReport& rank, int first_layer, PlanReport* all) {
   all->kv_bytes += rank.kv_bytes;
+  all->kv_bytes_per_token += rank.kv_bytes_per_token;
   all->memory_bytes += rank.memory_bytes;
   all->weight_layers += rank.weight_layers;
   all->streamed_weight_bytes += rank.streamed_weight_bytes;

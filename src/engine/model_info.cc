@@ -67,7 +67,10 @@ ModelInfo ModelInfoOf(const ModelConfig& config, const WeightBytes& weights,
   info.max_position = config.max_position;
   info.weight_bytes = weights.total();
   info.step_weight_bytes = weights.total() - weights.row_tables;
-  info.kv_bytes_per_token = ClosedBytesPerToken(shape, settings);
+  const Encoding* codes = std::get_if<Encoding>(&settings.encoding);
+  info.kv_bytes_per_token =
+      ClosedBytesPerToken(shape, {shape.dtype, settings.cut.page_slots, shape.head_dim,
+                                  codes == nullptr ? Encoding::kNone : *codes});
   info.rope_type = RopeTypeName(config.rope.type);
   info.config_hash = ConfigHash(config);
   info.bos = config.bos;

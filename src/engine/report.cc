@@ -242,7 +242,10 @@ PlanReport ReportOf(const Blueprint& blueprint) {
         row.tier == Tier::kHost || (row.tier == Tier::kDevice && !blueprint.own_memory);
     if (ram) report.memory_bytes += row.bytes;
   }
+  report.kv_encoding = EncodingName(blueprint.layout.kernels.encoding);
+  report.kv_bytes_per_token = blueprint.kv_bytes_per_token;
   report.reasons = plan.reasons;
+  if (!blueprint.encoding_reason.empty()) report.reasons.push_back(blueprint.encoding_reason);
   report.selection = SelectionOf(blueprint);
   report.page_cache = PageCacheOf(blueprint);
   report.eviction = EvictionReportOf(blueprint);

@@ -231,9 +231,12 @@ Result<Settings> ReadSettings(const EngineOptions& given) {
                   Unless(options.staging_slabs, 0),
                   options.page_slots,
                   page_fixed};
-  Result<PageEncoding> encoding = ReadEncoding(options.kv_encoding);
-  if (!encoding.ok()) return encoding.status();
-  settings.encoding = *encoding;
+  settings.encoding_by_plan = options.kv_encoding == "auto";
+  if (!settings.encoding_by_plan) {
+    Result<PageEncoding> encoding = ReadEncoding(options.kv_encoding);
+    if (!encoding.ok()) return encoding.status();
+    settings.encoding = *encoding;
+  }
   if (options.freeze_plan) settings.plans = Settings::Plans::kFrozen;
   if (Status s = ReadStreamingHeads(options, &settings); !s.ok()) return s;
   if (Status s = ReadSelection(options, &settings); !s.ok()) return s;

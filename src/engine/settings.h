@@ -109,6 +109,7 @@ struct Settings {
   kv::PlacementKind placement = kv::PlacementKind::kFirstFit;  // the policy's, if it has one
   CutSettings cut;
   PageEncoding encoding = Encoding::kNone;
+  bool encoding_by_plan = false;  // a plan may have lossless pages instead (engine/encoding_choice)
   // Shares of the paths `host` and `recompute`; absent: the planner's choice.
   std::optional<double> host_share;
   std::optional<double> recompute_share;

@@ -110,7 +110,8 @@ EngineOptions ExactOptions(EngineOptions options) {
 std::vector<Approximation> ApproximationsOf(const EngineOptions& options) {
   const EngineOptions defaults;
   std::vector<Approximation> all;
-  if (options.kv_encoding != defaults.kv_encoding && options.kv_encoding != "lossless") {
+  if (options.kv_encoding != defaults.kv_encoding && options.kv_encoding != "none" &&
+      options.kv_encoding != "lossless") {
     all.push_back({"kv-encoding", {{"encoding", options.kv_encoding}}});
   }
   if (!options.head_pattern.empty()) {

@@ -142,6 +142,7 @@ struct Decoding {
   PageRun run;
   int64_t begin;
   int64_t count;
+  int64_t head_rows;
   int32_t head_dim;
   int32_t page_slots;
   int32_t entries;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) Decode(const __grid_constant__ Decod
   const std::byte* params = run.params + head * run.params_head_stride +
                             page * run.params_page_stride + (of_k ? 0 : work.half_bytes);
   auto* rows = static_cast<uint16_t*>(of_k ? work.k : work.v) +
-               (head * work.count + page * slots - first) * dim;  // of the page's first slot
+               (head * work.head_rows + page * slots - first) * dim;  // of the page's first slot
   const auto* floors = reinterpret_cast<const uint8_t*>(params) + lossless::FloorsAt(work.entries);
   const int pieces = dim / 8;
   const auto thread = static_cast<int>(threadIdx.x);
@@ -207,6 +208,7 @@ cudaError_t LaunchDecode(cudaStream_t stream, const PageFormat& format,
       .run = item.from,
       .begin = item.begin,
       .count = item.count,
+      .head_rows = item.head_rows == 0 ? item.count : item.head_rows,
       .head_dim = format.head_dim,
       .page_slots = format.page_slots,
       .entries = static_cast<int32_t>(lossless::EscapeEntries(format.page_slots, format.head_dim)),

@@ -131,6 +131,7 @@ struct Decoding {
   PageRun run;
   int64_t begin;
   int64_t count;
+  int64_t head_rows;
   int32_t head_dim;
   int32_t page_slots;
   int32_t row_bytes;  // of codes
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kThreads) Decode(const __grid_constant__ Decod
     pairs[i / 2] = PackPair<kDType>(x[0], x[1]);
   }
   auto* to = static_cast<uint4*>(of_k ? work.k : work.v);
-  to[head * work.count * pieces + index] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  to[head * work.head_rows * pieces + index] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 template <Encoding kEncoding>
@@ -230,6 +231,7 @@ cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format,
   work.run = item.from;
   work.begin = item.begin;
   work.count = item.count;
+  work.head_rows = item.head_rows == 0 ? item.count : item.head_rows;
   work.head_dim = format.head_dim;
   work.page_slots = format.page_slots;
   work.row_bytes =

@@ -26,6 +26,7 @@ struct DecodePagesItem {
   int64_t count = 0;
   void* k = nullptr;  // [heads, count, head_dim], on 16 bytes
   void* v = nullptr;
+  int64_t head_rows = 0;  // from a head's first row to that of the next; 0: count
 };
 // head_dim is a multiple of 8.
 cudaError_t DecodePages(cudaStream_t stream, const PageFormat& format, const DecodePagesItem& item);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/merge.h"
 #include "kernels/cuda/page_codec.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/items.h"
 
 namespace headway::cuda {
 namespace {
@@ -232,30 +233,57 @@ PageFormat DecodedFormat(const PageFormat& format) {
   return {.dtype = format.dtype, .page_slots = kDefaultPageSlots, .head_dim = format.head_dim};
 }
 
-std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const AttentionItem& item,
-                                         const PrefillResources& resources) {
+namespace {
+
+// The item's heads [first, first + heads).
+AttentionItem HeadsOf(const PageFormat& format, int group, const AttentionItem& item, int first,
+                      int heads) {
+  const int64_t query_head = int64_t{first} * group;
+  const int64_t at = query_head * format.head_dim;
+  const int64_t bytes = at * static_cast<int64_t>(DTypeBytes(format.dtype));
+  AttentionItem some = item;
+  some.heads = heads;
+  some.q = static_cast<const std::byte*>(item.q) + bytes;
+  some.o += at;
+  some.lse += query_head;
+  if (some.result != nullptr) some.result = static_cast<std::byte*>(item.result) + bytes;
+  return some;
+}
+
+}  // namespace
+
+std::vector<DecodedPiece> DecodedPieces(const PageFormat& format, int group,
+                                        const AttentionItem& item,
+                                        const PrefillResources& resources) {
   const PageFormat plain = DecodedFormat(format);
   const auto row_bytes = static_cast<int64_t>(plain.bytes()) / plain.page_slots;
-  const int kv_heads = resources.limits.query_heads / resources.limits.group;
-  const int64_t most = kDecodedSlots / kv_heads / plain.page_slots * plain.page_slots;
-  HEADWAY_CHECK(most > 0 && item.heads <= kv_heads);
-  const int64_t count = item.keys.pages.count;
-  std::vector<AttentionItem> pieces;
-  for (int64_t begin = 0; begin < count || pieces.empty(); begin += most) {
-    AttentionItem piece = item;
-    const int64_t keys = std::min(most, count - begin);
-    piece.keys.pages = {.k = resources.decoded,
-                        .v = resources.decoded + kDecodedSlots * row_bytes,
-                        .page_stride = static_cast<int64_t>(plain.bytes()),
-                        .head_stride = keys * row_bytes,
-                        .count = keys};
-    // What lies behind the last head's keys is memory, too: of any head group as much.
-    piece.keys.pages.readable = kDecodedSlots - (kv_heads - 1) * keys;
-    piece.keys.position += begin;
-    if (piece.keys.positions != nullptr) piece.keys.positions += begin;
-    piece.merge = item.merge || begin > 0;
-    if (begin + keys < count) piece.result = nullptr;
-    pieces.push_back(piece);
+  const PageRun& run = item.keys.pages;
+  const int64_t readable = std::max(run.readable, run.first_slot + run.count) - run.first_slot;
+  const int64_t span =
+      std::clamp<int64_t>(readable, 1, std::min(SdpaBucket(run.count), kDecodedSlots));
+  const int at_once = static_cast<int>(std::min<int64_t>(item.heads, kDecodedSlots / span));
+  std::vector<DecodedPiece> pieces;
+  for (int first = 0; first < item.heads; first += at_once) {
+    const int heads = std::min(at_once, item.heads - first);
+    int64_t begin = 0;
+    do {
+      const int64_t count = std::min(span, run.count - begin);
+      DecodedPiece piece = {KeysOf(format, item.keys, first, begin, count).pages,
+                            HeadsOf(format, group, item, first, heads)};
+      AttentionItem& part = piece.item;
+      part.keys.pages = {.k = resources.decoded,
+                         .v = resources.decoded + kDecodedSlots * row_bytes,
+                         .page_stride = static_cast<int64_t>(plain.bytes()),
+                         .head_stride = span * row_bytes,
+                         .count = count,
+                         .readable = span};
+      part.keys.position += begin;
+      if (part.keys.positions != nullptr) part.keys.positions += begin;
+      part.merge = item.merge || begin > 0;
+      begin += count;
+      if (begin < run.count) part.result = nullptr;
+      pieces.push_back(piece);
+    } while (begin < run.count);
   }
   return pieces;
 }
@@ -266,17 +294,20 @@ Status AttendPrefill(cudaStream_t stream, const PrefillResources& resources,
   const DType activation = resources.limits.activation;
   HEADWAY_CHECK(item.split == 0 && item.tokens <= resources.limits.rows);
   if (item.keys.pages.params != nullptr && activation != DType::kF32) {
-    int64_t begin = 0;
-    for (const AttentionItem& piece : DecodedPieces(format, item, resources)) {
+    for (const auto& [from, piece] : DecodedPieces(format, group, item, resources)) {
       const PageRun& run = piece.keys.pages;
-      const cudaError_t error = DecodePages(
-          stream, format, {item.keys.pages, item.heads, begin, run.count, run.k, run.v});
+      const cudaError_t error = DecodePages(stream, format,
+                                            {.from = from,
+                                             .heads = piece.heads,
+                                             .count = run.count,
+                                             .k = run.k,
+                                             .v = run.v,
+                                             .head_rows = run.readable});
       if (error != cudaSuccess) return StatusOf(error, "decoding pages");
       if (Status s = AttendPrefill(stream, resources, DecodedFormat(format), group, params, piece);
           !s.ok()) {
         return s;
       }
-      begin += run.count;
     }
     return OkStatus();
   }

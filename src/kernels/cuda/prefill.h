@@ -28,9 +28,8 @@ struct PrefillResources {
   Sdpa* sdpa = nullptr;          // may be null
 };
 
-// Kernels::Attend of one item without a split. Encoded pages are decoded first, a piece of the
-// range at a time. An item of more tokens than
-// the limits have, and one that neither can do, is an error.
+// Kernels::Attend of one item without a split. Encoded pages are decoded first, some heads at a
+// time. An item of more tokens than the limits have, and one that neither can do, is an error.
 //
 // Reads q up to half as many tokens beyond the last as there are (cuDNN's plans are for few sizes):
 // that must be memory, whatever it holds.
@@ -38,10 +37,19 @@ Status AttendPrefill(cudaStream_t stream, const PrefillResources& resources,
                      const PageFormat& format, int group, const AttentionParams& params,
                      const AttentionItem& item);
 
-// The pieces that an encoded item is decoded in, one behind the other: their keys are plain ones in
-// the memory for that. Where pieces end does not depend on how many heads the item has.
-std::vector<AttentionItem> DecodedPieces(const PageFormat& format, const AttentionItem& item,
-                                         const PrefillResources& resources);
+// Some heads of an encoded item, whose keys are plain ones in the memory for that.
+struct DecodedPiece {
+  PageRun from;  // encoded
+  AttentionItem item;
+};
+
+// The pieces that an encoded item is decoded in, one behind the other. Each has all keys of its
+// heads, and as much memory behind them as PrefillPieces may make use of: keys are added as those
+// of a plain item are that is readable so far. Only of more keys than the memory holds a head's
+// pieces follow one another, as long as it, whatever the heads.
+std::vector<DecodedPiece> DecodedPieces(const PageFormat& format, int group,
+                                        const AttentionItem& item,
+                                        const PrefillResources& resources);
 // The format of their pages.
 PageFormat DecodedFormat(const PageFormat& format);
 

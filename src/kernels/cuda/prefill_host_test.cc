@@ -261,46 +261,102 @@ TEST(KeySpanTest, AgreesWithTheDefinition) {
   }
 }
 
-// Pieces follow one another, end at the same keys for any heads of a cache, and leave to the last
-// what only it may do.
-TEST(DecodedPiecesTest, CutTheKeysWhateverTheHeads) {
+// An item of encoded pages, of `heads` heads, and the memory for what is decoded.
+struct Encoded {
+  explicit Encoded(int heads) {
+    format.page_slots = 5;
+    format.encoding = Encoding::kInt4;
+    memory_for.limits.group = 4;
+    memory_for.limits.query_heads = 32;
+    item.q_position = 1'000'000;
+    item.heads = heads;
+    item.o = &number;
+    item.lse = &number;
+    item.o_stride = item.result_stride = 32 * 128;
+    item.lse_stride = 32;
+    item.result = &number;
+    item.keys.position = 100;
+    item.keys.pages.first_slot = 3;
+    item.keys.pages.params = memory;
+    item.keys.pages.head_stride = int64_t{1} << 30;
+    item.keys.pages.params_head_stride = int64_t{1} << 20;
+  }
+  std::vector<DecodedPiece> Pieces() const { return DecodedPieces(format, 4, item, memory_for); }
+
   PageFormat format = kFormat;
-  format.page_slots = 5;
-  format.encoding = Encoding::kInt4;
   PrefillResources memory_for = {memory, memory, {}, nullptr};
-  memory_for.limits.group = 4;
-  memory_for.limits.query_heads = 32;
-  float result = 0;
+  float number = 0;
+  AttentionItem item = OwnKeys();
+};
+
+// As many heads at a time as there is memory for, each with all keys; of more keys one head, piece
+// by piece, which leave to the last what only it may do.
+TEST(DecodedPiecesTest, CoverTheHeadsAndTheirKeys) {
   for (const int heads : {1, 3, 8}) {
     for (const bool merge : {false, true}) {
-      AttentionItem item = OwnKeys();
-      item.heads = heads;
-      item.merge = merge;
-      item.result = &result;
-      item.keys.pages.first_slot = 3;
-      item.keys.pages.count = 40000;
-      item.keys.pages.params = memory;
-      item.keys.position = 100;
-      const std::vector<AttentionItem> pieces = DecodedPieces(format, item, memory_for);
-      ASSERT_EQ(pieces.size(), 3u);
-      int64_t begin = 0;
-      for (size_t i = 0; i < pieces.size(); ++i) {
-        const PageRun& run = pieces[i].keys.pages;
-        EXPECT_EQ(run.params, nullptr);
-        EXPECT_EQ(run.count, i < 2 ? 16384 : 40000 - 2 * 16384);
-        EXPECT_EQ(pieces[i].keys.position, 100 + begin);
-        EXPECT_EQ(pieces[i].merge, merge || i > 0);
-        EXPECT_EQ(pieces[i].result, i == 2 ? &result : nullptr);
-        EXPECT_EQ(run.readable, kDecodedSlots - 7 * run.count) << "whatever the heads";
-        // All that may be read is there.
-        const int64_t last = (heads - 1) * run.head_stride + run.readable * 256;
-        EXPECT_LE(last, run.v - run.k);
-        EXPECT_GE(run.readable, run.count);
-        begin += run.count;
+      for (const int64_t keys : {1, 9'000, 40'000, 300'000}) {
+        Encoded encoded(heads);
+        const AttentionItem& item = encoded.item;
+        encoded.item.merge = merge;
+        encoded.item.keys.pages.count = keys;
+        int head = 0;
+        int64_t begin = 0;
+        for (const auto& [from, part] : encoded.Pieces()) {
+          const PageRun& run = part.keys.pages;
+          ASSERT_EQ(part.heads, std::min(keys == 40'000    ? 3
+                                         : keys == 300'000 ? 1
+                                                           : 8,
+                                         heads - head));
+          ASSERT_EQ(run.count, std::min(kDecodedSlots, keys - begin));
+          EXPECT_EQ(run.params, nullptr);
+          EXPECT_EQ(part.keys.position, 100 + begin);
+          EXPECT_EQ(part.merge, merge || begin > 0);
+          EXPECT_EQ(static_cast<const std::byte*>(part.q) - memory, head * 4 * 128 * 2);
+          EXPECT_EQ(part.o - item.o, head * 4 * 128);
+          EXPECT_EQ(part.lse - item.lse, head * 4);
+          EXPECT_EQ(part.result, begin + run.count < keys
+                                     ? nullptr
+                                     : static_cast<void*>(reinterpret_cast<std::byte*>(item.o) +
+                                                          head * 4 * 128 * 2));
+          EXPECT_EQ(from.count, run.count);
+          EXPECT_EQ(from.params - memory, head * item.keys.pages.params_head_stride);
+          // All that may be read is there.
+          EXPECT_LE((part.heads - 1) * run.head_stride + run.readable * 256, run.v - run.k);
+          EXPECT_GE(run.readable, run.count);
+          begin += run.count;
+          if (begin < keys) continue;
+          head += part.heads;
+          begin = 0;
+        }
+        EXPECT_EQ(head, heads);
       }
-      EXPECT_EQ(begin, 40000);
     }
   }
+}
+
+TEST(DecodedPiecesTest, AreAttendedToAsPlainPagesAre) {
+  Random random(22);
+  int cut = 0;
+  for (int round = 0; round < 3000; ++round) {
+    Encoded encoded(1 + static_cast<int>(random.Below(8)));
+    encoded.item.tokens = random.Below(2) == 0 ? 256 : 1 + random.Below(500);
+    PageRun& run = encoded.item.keys.pages;
+    run.count = 1 + random.Below(random.Below(2) == 0 ? 3000 : kDecodedSlots);
+    run.first_slot = random.Below(5);
+    run.readable = random.Below(3) == 0 ? 0 : run.first_slot + run.count;
+    if (random.Below(2) == 0) run.readable += random.Below(kDecodedSlots);
+    AttentionItem plain = encoded.item;
+    plain.keys.pages.params = nullptr;
+    const PageFormat format = DecodedFormat(encoded.format);
+    plain.keys.pages.page_stride = static_cast<int64_t>(format.bytes());
+    const std::vector<PrefillPiece> expected = PrefillPieces(format, DType::kBF16, 4, {}, plain);
+    for (const DecodedPiece& piece : encoded.Pieces()) {
+      ASSERT_EQ(PrefillPieces(format, DType::kBF16, 4, {}, piece.item), expected)
+          << run.count << " keys, readable " << run.readable << " from " << run.first_slot;
+    }
+    cut += expected.size() > 1 ? 1 : 0;
+  }
+  EXPECT_GT(cut, 300);
 }
 
 TEST(CanNormMatVecTest, AsksForOneDtypeOnSixteenBytes) {

@@ -37,9 +37,8 @@ struct PrefillLayout {
   int64_t total() const { return kSdpaWorkspaceBytes + o + lse; }
 };
 
-// Keys and values of encoded pages, decoded for a prefill: so many of a KV head in all, so that a
-// range is attended to in pieces, whose states are merged. A merge costs as much as attention to
-// 850 keys, and the most heads of a group leave a piece several times as many.
+// Keys and values of encoded pages, decoded for a prefill: so many of a KV head in all, so that of
+// a long range as many heads as that holds are attended to at once.
 inline constexpr int64_t kDecodedSlots = 131072;
 constexpr int64_t DecodedBytes(const KernelLimits& limits) {
   if (limits.encoding == Encoding::kNone || limits.activation == DType::kF32) return 0;

@@ -175,8 +175,8 @@ Status Cache::LaneStatus() {
   return Status(
       StatusCode::kUnsupported,
       Refusal{{"the numbers of some keys or values do not fit lossless pages, and without "
-               "them the text cannot go on; run it without ",
-               Option::kKvEncoding, " lossless (what its session saved before is kept)"}});
+               "them the text cannot go on; run it with ",
+               Option::kKvEncoding, " none (what its session saved before is kept)"}});
 }
 
 }  // namespace headway::kv
