@@ -93,7 +93,6 @@ TEST(Lossless, CoresOfTheHostEqualThemselvesOverPlainPages) {
 
 // Summaries, lists, and attention to what is listed, in decode and in prompts.
 TEST(Lossless, SelectionEqualsThatOfPlainPages) {
-  if (TestDevice() != "cpu") GTEST_SKIP() << "GPUs do not choose among lossless pages";
   const std::unique_ptr<Model> model = Tiny(TinyConfig(DType::kBF16));
   const std::vector<TokenId> tokens = RandomTokens(400, 96, 8);
   HarnessConfig config = HarnessConfig::Default();

@@ -119,18 +119,18 @@ TEST(Blueprint, BoundsOfWhatIsSalientNeedTheCacheOnTheHost) {
   EXPECT_TRUE(subject.OnGpu().ok());
 }
 
-TEST(Blueprint, EncodingsWhoseBlocksADeviceDoesNotChooseAreRefused) {
+TEST(Blueprint, PagesWhoseBlocksADeviceDoesNotChooseAreRefused) {
   Subject subject(128);
   subject.settings.salience.reselect = 2;
-  subject.settings.encoding = Encoding::kInt8;
-  EXPECT_TRUE(subject.OnGpu().ok());
-  subject.settings.encoding = Encoding::kLossless;
+  for (const Encoding encoding : {Encoding::kInt8, Encoding::kLossless}) {
+    subject.settings.encoding = encoding;
+    EXPECT_TRUE(subject.OnGpu().ok());
+  }
+  subject.settings.cut.page_slots = 256;
   EXPECT_TRUE(subject.OnCpu().ok());
   ExpectUnsupported(subject.OnGpu(),
-                    "hgca_reselect and kv_encoding lossless do not go together on this device");
-  subject.settings.salience.reselect = 0;
-  subject.settings.salience.beta = 1.0;
-  EXPECT_TRUE(subject.OnGpu().ok());
+                    "hgca_reselect and kv_encoding lossless in pages of 256 tokens do not go "
+                    "together on this device");
 }
 
 TEST(Blueprint, HeadsThatKernelsDoNotAttendToAreRefused) {

@@ -29,8 +29,9 @@ bool MayChoose(const BlueprintInputs& inputs) {
   return settings.encoding_by_plan && settings.all_ranks() == 1 &&
          settings.policy == Policy::kAuto && !settings.session.has_value() &&
          !settings.eviction.evicts() && !settings.salience.chooses() &&
-         !settings.self_extend.on() && inputs.backend.own_memory && inputs.machine != nullptr &&
-         inputs.plan == nullptr && SameBits(inputs);
+         !settings.selection.approximates() && !settings.self_extend.on() &&
+         inputs.backend.own_memory && inputs.machine != nullptr && inputs.plan == nullptr &&
+         SameBits(inputs);
 }
 
 bool AllOnDevice(const Blueprint& blueprint) {

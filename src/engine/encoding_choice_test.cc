@@ -34,6 +34,15 @@ struct LeftToThePlan : Subject {
   MachineProfile h200 = plan::Shipped("h200");
 };
 
+kv::SelectionPolicy Choosing() {
+  kv::SelectionPolicy policy;
+  policy.summary = {SummaryKind::kMoments, 16};
+  policy.keys = 2048;
+  policy.sink = 256;
+  policy.recent = 1024;
+  return policy;
+}
+
 TEST(EncodingChoice, IsLosslessWhereADeviceIsShortAndThatIsFaster) {
   LeftToThePlan subject;
   const PlannedBackend gpu = PlanGpuBackend(subject.gpu_memory);
@@ -75,6 +84,14 @@ TEST(EncodingChoice, IsLosslessWherePlainPagesDoNotFit) {
   EXPECT_EQ(subject.OnGpu().status().message(), plain.message());
 }
 
+// Drafts are made by chosen keys, and exact steps verify them.
+TEST(EncodingChoice, IsLosslessBesideDraftsByChosenKeys) {
+  LeftToThePlan subject;
+  subject.settings.selection = Choosing();
+  subject.settings.selection.steps = kv::SelectionPolicy::Steps::kDrafting;
+  EXPECT_EQ(subject.Chosen(), Encoding::kLossless);
+}
+
 // Where all is on the device plain pages are as fast or faster; and nothing is chosen where it
 // would change a bit, or where there would be no way back.
 TEST(EncodingChoice, IsPlainElsewhere) {
@@ -90,12 +107,7 @@ TEST(EncodingChoice, IsPlainElsewhere) {
       // Of 64 tokens of such heads plain pages are padded, or lossless ones take as much.
       [](LeftToThePlan& s) { s.config.shape.head_dim = 80; },
       [](LeftToThePlan& s) { s.config.shape.head_dim = 64; },
-      [](LeftToThePlan& s) {
-        s.settings.selection.summary = {SummaryKind::kMoments, 16};
-        s.settings.selection.keys = 2048;
-        s.settings.selection.sink = 256;
-        s.settings.selection.recent = 1024;
-      },
+      [](LeftToThePlan& s) { s.settings.selection = Choosing(); },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     LeftToThePlan subject;

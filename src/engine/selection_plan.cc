@@ -191,8 +191,11 @@ Result<plan::PageCacheRequest> PageCacheFor(const BlueprintInputs& inputs,
                                             const LayoutBasis& basis) {
   const kv::SelectionPolicy& policy = basis.selection;
   // Steps whose chosen keys it holds (docs/decisions/selection.md). Beside drafts exact steps want
-  // the memory for keys that they need not bring.
-  const int64_t steps = policy.drafts() ? 2 : 8;
+  // the memory for keys that they need not bring, if any may lie there.
+  const kv::PlacementKind placement = inputs.settings->placement;
+  const bool below =
+      placement == kv::PlacementKind::kHostOnly || placement == kv::PlacementKind::kDiskOnly;
+  const int64_t steps = policy.drafts() && !below ? 2 : 8;
   const std::optional<int64_t>& bytes = inputs.settings->page_cache;
   if (!policy.selects()) return plan::PageCacheRequest{};
   const ModelShape& shape = basis.config.shape;
@@ -256,9 +259,10 @@ Status CheckSelection(const LayoutBasis& basis) {
   PageFormat plain = page;
   plain.encoding = Encoding::kNone;
   if (supports(plain)) {
-    return Unsupported(
-        {asked, " and ", Option::kKvEncoding,
-         std::string(" ") + EncodingName(page.encoding) + " do not go together on this device"});
+    return Unsupported({asked, " and ", Option::kKvEncoding,
+                        std::string(" ") + EncodingName(page.encoding) + " in pages of " +
+                            std::to_string(basis.page_slots) +
+                            " tokens do not go together on this device"});
   }
   return Unsupported(
       {asked, ": this device does not choose blocks of " + std::to_string(summary.block_slots) +

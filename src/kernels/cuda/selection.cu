@@ -63,11 +63,13 @@ bool TakesKeys(const SelectionShape& shape, const BlockedKeys& keys) {
 
 bool PagesAligned(const SelectionShape& shape, const BlockedKeys& keys) {
   const bool encoded = shape.format.encoding != Encoding::kNone;
+  const bool lossless = shape.format.encoding == Encoding::kLossless;
   return std::all_of(keys.segments.begin(), keys.segments.end(),
                      [](const SegmentPlace& place) { return Aligned(place.slab); }) &&
          keys.page_stride % 16 == 0 && keys.head_stride % 16 == 0 && keys.v_offset % 16 == 0 &&
          (!encoded || (keys.params_offset % 4 == 0 && keys.params_page_stride % 4 == 0 &&
-                       keys.params_head_stride % 4 == 0));
+                       keys.params_head_stride % 4 == 0)) &&
+         (!lossless || ParamsAligned(keys));
 }
 
 // Whether decode takes blocks of host memory through a cache.

@@ -14,7 +14,7 @@
 namespace headway::cuda {
 
 // What the rows of pages are.
-enum class Rows : uint8_t { kBF16, kF16, kF32, kInt8, kFp8E4M3, kInt4 };
+enum class Rows : uint8_t { kBF16, kF16, kF32, kInt8, kFp8E4M3, kInt4, kLossless };
 inline Rows RowsOf(const PageFormat& format) {
   switch (format.encoding) {
     case Encoding::kInt8:
@@ -24,6 +24,7 @@ inline Rows RowsOf(const PageFormat& format) {
     case Encoding::kInt4:
       return Rows::kInt4;
     case Encoding::kLossless:
+      return Rows::kLossless;
     case Encoding::kNone:
       break;
   }
@@ -52,6 +53,8 @@ cudaError_t ForRows(Rows rows, const Launch& launch) {
       return launch(RowsTag<Rows::kFp8E4M3>{});
     case Rows::kInt4:
       return launch(RowsTag<Rows::kInt4>{});
+    case Rows::kLossless:
+      return launch(RowsTag<Rows::kLossless>{});
   }
   return cudaErrorInvalidValue;
 }

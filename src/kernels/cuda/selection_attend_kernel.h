@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/bytes.h"
 #include "kernels/cuda/attention_decode_block.h"
@@ -65,14 +66,22 @@ __device__ int DealSums(float (&sums)[kCount]) {
   return first;
 }
 
+// Which key of each step of a round a lane has, and which eight of its channels.
+struct LaneKeys {
+  int key;
+  int sub;
+  int head_dim;
+};
+
 // Keys, values and parameters of a round.
 template <Rows kRows, int kDim, int kGroup>
 struct Round {
   using Shape = AttendShape<kRows, kDim, kGroup>;
   Eight<kRows> k[Shape::kStrips][Shape::kSteps];
   Eight<kRows> v[Shape::kStrips][Shape::kSteps];
-  KeyParams key_params[Shape::kStrips];
-  ValueParams value_params[Shape::kStrips];
+  static constexpr bool kLossless = kRows == Rows::kLossless;
+  std::conditional_t<kLossless, StripParams, KeyParams> key_params[Shape::kStrips];
+  std::conditional_t<kLossless, StripParams, ValueParams> value_params[Shape::kStrips];
   bool one_page;  // the second strip's parameters of K are the first's, and were not read again
 
   // `strips` are the round's; `sub` is which of a key's channels the lane has, `key` which key.
@@ -89,10 +98,12 @@ struct Round {
     const int row_bytes = work.head_dim / 8 * BytesOfEight(kRows);
 #pragma unroll
     for (int step = 0; step < Shape::kSteps; ++step) {
-      k[i][step].Load(strip.k + (step * Shape::kAtOnce + key) * row_bytes +
-                      sub * BytesOfEight(kRows));
+      k[i][step].Load(strip.k + (step * Shape::kAtOnce + key) * row_bytes, sub, work.head_dim);
     }
-    if constexpr (IsEncoded(kRows)) {
+    if constexpr (kLossless) {
+      key_params[i].Load(LosslessHalf::Of(strip.params, true, work.page_slots, work.head_dim),
+                         strip.slot, work.head_dim);
+    } else if constexpr (IsEncoded(kRows)) {
       if (i > 0 && one_page) return;
       key_params[i].Load(strip.params + sub * 16, work.head_dim, work.params_aligned != 0);
     }
@@ -102,9 +113,12 @@ struct Round {
 #pragma unroll
     for (int step = 0; step < Shape::kSteps; ++step) {
       const int row = step * Shape::kAtOnce + key;
-      v[i][step].Load(strip.V() + row * row_bytes + sub * BytesOfEight(kRows));
+      v[i][step].Load(strip.V() + row * row_bytes, sub, work.head_dim);
     }
-    if constexpr (IsEncoded(kRows)) {
+    if constexpr (kLossless) {
+      value_params[i].Load(LosslessHalf::Of(strip.params, false, work.page_slots, work.head_dim),
+                           strip.slot, work.head_dim);
+    } else if constexpr (IsEncoded(kRows)) {
       constexpr int kGroupLanes = static_cast<int>(kValueGroup) / 8;
       const int groups =
           (work.head_dim + static_cast<int>(kValueGroup) - 1) / static_cast<int>(kValueGroup);
@@ -113,17 +127,34 @@ struct Round {
                            groups * work.page_slots * 2, work.params_aligned != 0);
     }
   }
-  // The lane's products of queries and keys, [strip][step][query].
-  __device__ void Products(const float (&q)[kGroup][8], float (&sums)[Shape::kOfLane]) const {
+  // Calls use(step, numbers) for the lane's part of its keys of a strip.
+  template <typename Use>
+  __device__ void EachKey(const LaneKeys& lane, int i, const Use& use) const {
+    [[maybe_unused]] KeyParams params;
+    if constexpr (IsEncoded(kRows) && !kLossless) {
+      params = i > 0 && one_page ? key_params[0] : key_params[i];
+    }
+    [[maybe_unused]] uint32_t escapes = 0;
+    if constexpr (kLossless) escapes = key_params[i].Escapes(lane.head_dim);
 #pragma unroll
-    for (int i = 0; i < Shape::kStrips; ++i) {
-      [[maybe_unused]] KeyParams params;
-      if constexpr (IsEncoded(kRows)) params = i > 0 && one_page ? key_params[0] : key_params[i];
-#pragma unroll
-      for (int step = 0; step < Shape::kSteps; ++step) {
-        float x[8];
+    for (int step = 0; step < Shape::kSteps; ++step) {
+      float x[8];
+      if constexpr (kLossless) {
+        key_params[i].Widen(k[i][step], step * Shape::kAtOnce + lane.key, lane.sub, lane.head_dim,
+                            escapes, x);
+      } else {
         k[i][step].Widen(x);
         if constexpr (IsEncoded(kRows)) params.Decode(x);
+      }
+      use(step, x);
+    }
+  }
+  // The lane's products of queries and keys, [strip][step][query].
+  __device__ void Products(const LaneKeys& lane, const float (&q)[kGroup][8],
+                           float (&sums)[Shape::kOfLane]) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kStrips; ++i) {
+      EachKey(lane, i, [&](int step, const float(&x)[8]) {
 #pragma unroll
         for (int query = 0; query < kGroup; ++query) {
           float sum = q[query][0] * x[0];
@@ -131,21 +162,29 @@ struct Round {
           for (int j = 1; j < 8; ++j) sum = fmaf(q[query][j], x[j], sum);
           sums[(i * Shape::kSteps + step) * kGroup + query] = sum;
         }
-      }
+      });
     }
   }
   // Adds the values times their weights, [key of the round][query].
-  __device__ void AddValues(const float* weights, int key, float (&o)[kGroup][8]) const {
+  __device__ void AddValues(const float* weights, const LaneKeys& lane,
+                            float (&o)[kGroup][8]) const {
 #pragma unroll
     for (int i = 0; i < Shape::kStrips; ++i) {
+      [[maybe_unused]] uint32_t escapes = 0;
+      if constexpr (kLossless) escapes = value_params[i].Escapes(lane.head_dim);
 #pragma unroll
       for (int step = 0; step < Shape::kSteps; ++step) {
         float x[8];
-        v[i][step].Widen(x);
-        if constexpr (IsEncoded(kRows)) {
-          value_params[i].template Decode<Shape::kAtOnce>(step, key, x);
+        if constexpr (kLossless) {
+          value_params[i].Widen(v[i][step], step * Shape::kAtOnce + lane.key, lane.sub,
+                                lane.head_dim, escapes, x);
+        } else {
+          v[i][step].Widen(x);
+          if constexpr (IsEncoded(kRows)) {
+            value_params[i].template Decode<Shape::kAtOnce>(step, lane.key, x);
+          }
         }
-        const float* of_key = weights + (i * 8 + step * Shape::kAtOnce + key) * kGroup;
+        const float* of_key = weights + (i * 8 + step * Shape::kAtOnce + lane.key) * kGroup;
         float weight[kGroup];
         if constexpr (kGroup % 4 == 0) {
 #pragma unroll
@@ -189,6 +228,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
   const int own = lane % Shape::kLanes;
   const int sub = min(own, work.head_dim / 8 - 1);
   const int key = lane / Shape::kLanes;
+  const LaneKeys of_lane = {key, sub, work.head_dim};
   const int first_query = static_cast<int>(blockIdx.y) * kGroup;
   const int queries = min(kGroup, work.group - first_query);
   constexpr int kRoundsAhead = kWarp / Shape::kStrips;  // whose strips the lanes find at once
@@ -252,9 +292,9 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
         float sums[Shape::kOfLane];
         if constexpr (kListed == Listed::kMove) {
           const MovedQueries moved = {own, queries, query_head * work.head_dim};
-          MovedProducts<kRows>(work, now, shift, moved, q, sums);
+          MovedProducts(work, now, of_lane, shift, moved, q, sums);
         } else {
-          now.Products(q, sums);
+          now.Products(of_lane, q, sums);
         }
         const int strips_there = strips - (round * Shape::kWarps + warp) * Shape::kStrips;
         const bool more = (round + 1) * Shape::kWarps + warp < rounds;
@@ -283,7 +323,7 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
 #pragma unroll
           for (int i = 0; i < 8; ++i) o[query][i] *= factor;
         }
-        now.AddValues(logits[warp], key, o);
+        now.AddValues(logits[warp], of_lane, o);
         if (!more) break;
 #pragma unroll
         for (int i = 0; i < Shape::kStrips; ++i) now.LoadValues(work, strip[i], i, sub, key);

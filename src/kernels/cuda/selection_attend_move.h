@@ -78,34 +78,26 @@ struct MovedQueries {
 };
 
 // Round::Products of keys whose strips are moved by `shifts`.
-template <Rows kRows, typename Round, int kStrips, int kGroup, int kOfLane>
-__device__ void MovedProducts(const AttendWork& work, const Round& round,
+template <typename Round, typename LaneKeys, int kStrips, int kGroup, int kOfLane>
+__device__ void MovedProducts(const AttendWork& work, const Round& round, const LaneKeys& lane,
                               const int32_t (&shifts)[kStrips], const MovedQueries& queries,
                               const float (&q)[kGroup][8], float (&sums)[kOfLane]) {
   constexpr int kSteps = kOfLane / (kStrips * kGroup);
 #pragma unroll
   for (int i = 0; i < kStrips; ++i) {
     const QueryMove move(work, shifts[i], queries.sub);
-    [[maybe_unused]] KeyParams params;
-    if constexpr (IsEncoded(kRows)) {
-      params = i > 0 && round.one_page ? round.key_params[0] : round.key_params[i];
-    }
 #pragma unroll
     for (int query = 0; query < kGroup; ++query) {
       float moved[8];
       // One that is not there is rotated with channels of the last one; it is not used.
       move.Rotate(work, queries.first + min(query, queries.count - 1) * work.head_dim, q[query],
                   moved);
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        float x[8];
-        round.k[i][step].Widen(x);
-        if constexpr (IsEncoded(kRows)) params.Decode(x);
+      round.EachKey(lane, i, [&](int step, const float(&x)[8]) {
         float sum = moved[0] * x[0];
 #pragma unroll
         for (int j = 1; j < 8; ++j) sum = fmaf(moved[j], x[j], sum);
         sums[(i * kSteps + step) * kGroup + query] = sum;
-      }
+      });
     }
   }
 }

@@ -101,11 +101,11 @@ __device__ __noinline__ void AttendOpenRows(const AttendWork& work, int head,
     const int first = begin + lane / kLanes;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int at = (first + i * kStep) * row_bytes + sub * BytesOfEight(kOpen);
+      const int at = (first + i * kStep) * row_bytes;
       // What lies behind the last key may be anything.
       if (has_channels && first + i * kStep < work.open_keys) {
-        k[i].Load(rows.k + at);
-        v[i].Load(rows.v + at);
+        k[i].Load(rows.k + at, sub, work.head_dim);
+        v[i].Load(rows.v + at, sub, work.head_dim);
       } else {
         k[i].Clear();
         v[i].Clear();

@@ -12,12 +12,26 @@
 #include "base/fp8.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_lossless_rows.h"
+#include "kernels/cuda/warp.h"
 
 namespace headway::cuda {
 
 constexpr bool IsEncoded(Rows rows) { return rows >= Rows::kInt8; }
 constexpr int BytesOfEight(Rows rows) {
-  return rows == Rows::kF32 ? 32 : rows == Rows::kInt4 ? 4 : IsEncoded(rows) ? 8 : 16;
+  switch (rows) {
+    case Rows::kF32:
+      return 32;
+    case Rows::kLossless:
+      return 12;
+    case Rows::kInt8:
+    case Rows::kFp8E4M3:
+      return 8;
+    case Rows::kInt4:
+      return 4;
+    default:
+      return 16;
+  }
 }
 
 template <Rows kRows>
@@ -25,8 +39,10 @@ struct Eight {
   static constexpr int kWords = BytesOfEight(kRows) / 4;
   uint32_t words[kWords];
 
-  // Of a page, or of a line of a cache that this kernel has written.
-  __device__ void Load(const std::byte* at) {
+  // Number `index` of eights of a row of a page, or of a line of a cache that this kernel has
+  // written.
+  __device__ void Load(const std::byte* row, int index, int /*head_dim*/) {
+    const std::byte* const at = row + index * BytesOfEight(kRows);
     if constexpr (kWords >= 4) {
 #pragma unroll
       for (int i = 0; i < kWords; i += 4) {
@@ -75,6 +91,85 @@ struct Eight {
 };
 
 __device__ inline float WidenBF16(uint32_t bits) { return __uint_as_float(bits << 16); }
+
+template <>
+struct Eight<Rows::kLossless> {
+  LosslessPiece piece;
+
+  __device__ void Load(const std::byte* row, int index, int head_dim) {
+    const std::byte* const low = row + index * 8;
+    if (head_dim % 16 == 0) {
+      piece.low = __ldcg(reinterpret_cast<const uint2*>(low));
+    } else {
+      const auto* words = reinterpret_cast<const uint32_t*>(low);
+      piece.low = make_uint2(__ldcg(words), __ldcg(words + 1));
+    }
+    piece.tops = __ldcg(reinterpret_cast<const uint32_t*>(row + head_dim) + index);
+  }
+};
+
+// bf16 numbers, as they lie.
+__device__ __forceinline__ void WidenBits(const uint4& bits, float (&x)[8]) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    x[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u);
+  }
+}
+
+// What a warp, all of whose lanes have the strip, knows of 8 slots of K or V of a lossless page: a
+// lane has four of the half's escapes.
+struct StripParams {
+  uint2 floors;
+  uint2 positions;  // of the lane's escapes, counted from the page's first number
+  uint32_t exponents;
+  int first;  // position of the strip's first number
+
+  __device__ void Load(const LosslessHalf& half, int slot, int head_dim) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    floors = half.Floors(slot);
+    first = slot * head_dim;
+    // Nothing is loaded on a condition: lanes behind the list have its last entries once more.
+    const int four = min(lane, half.entries / 4 - 1);
+    positions = __ldcg(reinterpret_cast<const uint2*>(half.params) + four);
+    exponents = __ldcg(
+        reinterpret_cast<const uint32_t*>(half.params + lossless::ExponentsAt(half.entries)) +
+        four);
+  }
+  __device__ uint32_t Position(int i) const {
+    return ((i < 2 ? positions.x : positions.y) >> (16 * (i % 2))) & 0xFFFFu;
+  }
+  // The lanes that have escapes of the strip.
+  __device__ uint32_t Escapes(int head_dim) const {
+    bool some = false;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      some |= Position(i) - static_cast<uint32_t>(first) < static_cast<uint32_t>(8 * head_dim);
+    }
+    return __ballot_sync(kAllLanes, some);
+  }
+  // Eight `index` of row `row` as numbers; `escapes` are all lanes' Escapes.
+  __device__ void Widen(const Eight<Rows::kLossless>& eight, int row, int index, int head_dim,
+                        uint32_t escapes, float (&x)[8]) const {
+    uint4 bits =
+        Unpack(eight.piece, __byte_perm(floors.x, floors.y, static_cast<unsigned>(row) * 0x1111u));
+    const auto from = static_cast<uint32_t>(first + row * head_dim + index * 8);
+    while (__builtin_expect(escapes != 0, 0)) {
+      const int lane = __ffs(static_cast<int>(escapes)) - 1;
+      escapes &= escapes - 1;
+      StripParams of_lane = *this;
+      of_lane.positions.x = __shfl_sync(kAllLanes, positions.x, lane);
+      of_lane.positions.y = __shfl_sync(kAllLanes, positions.y, lane);
+      of_lane.exponents = __shfl_sync(kAllLanes, exponents, lane);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t at = of_lane.Position(i) - from;
+        if (at < 8) SetExponent(bits, static_cast<int>(at), of_lane.exponents >> (8 * i) & 0xFFu);
+      }
+    }
+    WidenBits(bits, x);
+  }
+};
 
 // Eight neighbouring parameters. Each read of the host's memory crosses the bus anew, whatever the
 // reads beside it brought: 16 bytes are one read where they lie on 16 bytes.

@@ -11,7 +11,7 @@
 
 #include "base/fp8.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/selection_attend.h"
+#include "kernels/cuda/selection_attend_rows.h"
 #include "kernels/cuda/selection_keys.h"
 #include "kernels/cuda/selection_queries.h"
 #include "kernels/cuda/warp.h"
@@ -145,6 +145,8 @@ struct KeyRow {
   const std::byte* row;
   const std::byte* params;  // of the page, if it is encoded
   int head_dim;
+  int slot;  // of the page
+  int page_slots;
 
   // Key `key` of a head, counted from its first block.
   __device__ static KeyRow Of(const KeyWork& work, int head, int64_t key) {
@@ -155,15 +157,11 @@ struct KeyRow {
     const int64_t page = slot / work.page_slots;
     const int64_t in_page = slot % work.page_slots;
     const int in_group = work.table.InGroup(head);
-    constexpr int kBitsOfEight = kRows == Rows::kF32                               ? 32
-                                 : kRows == Rows::kInt4                            ? 4
-                                 : kRows == Rows::kInt8 || kRows == Rows::kFp8E4M3 ? 8
-                                                                                   : 16;
     return {slab + in_group * work.head_stride + page * work.page_stride +
-                in_page * work.queries.head_dim * kBitsOfEight / 8,
+                in_page * (work.queries.head_dim / 8) * BytesOfEight(kRows),
             slab + work.params_offset + in_group * work.params_head_stride +
                 page * work.params_page_stride,
-            work.queries.head_dim};
+            work.queries.head_dim, static_cast<int>(in_page), work.page_slots};
   }
 
   __device__ float At(int channel) const {
@@ -173,6 +171,8 @@ struct KeyRow {
       return AsFloat(reinterpret_cast<const __half*>(row)[channel]);
     } else if constexpr (kRows == Rows::kF32) {
       return reinterpret_cast<const float*>(row)[channel];
+    } else if constexpr (kRows == Rows::kLossless) {
+      return WidenBF16(LosslessBits(channel));
     } else {
       const auto* parameters = reinterpret_cast<const __nv_bfloat16*>(params);
       // The product is exact.
@@ -181,6 +181,18 @@ struct KeyRow {
   }
 
  private:
+  __device__ uint32_t LosslessBits(int channel) const {
+    const LosslessHalf half = LosslessHalf::Of(params, true, page_slots, head_dim);
+    const auto low = reinterpret_cast<const uint8_t*>(row)[channel];
+    const uint32_t tops = reinterpret_cast<const uint32_t*>(row + head_dim)[channel / 8];
+    const uint16_t bits =
+        lossless::BitsOf(low, tops, static_cast<int>(half.Floor(slot)), channel % 8);
+    if (!MayEscape(tops)) return bits;
+    const int position = slot * head_dim + channel;
+    const int escape = half.FirstEscape(position);
+    if (escape == half.entries || half.PositionOf(escape) != position) return bits;
+    return lossless::WithExponent(bits, static_cast<int>(half.ExponentOf(escape)));
+  }
   __device__ float Code(int channel) const {
     const auto* codes = reinterpret_cast<const uint8_t*>(row);
     if constexpr (kRows == Rows::kInt4) {

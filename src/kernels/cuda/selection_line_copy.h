@@ -36,7 +36,10 @@ __device__ inline void CopyBytes(std::byte* to, const std::byte* from, int64_t b
 template <Rows kRows, typename Work>
 __device__ void CopyToLine(const Work& work, const BlockAt& from, int values, std::byte* line) {
   CopyBytes(line + values * work.block_bytes, from.k + values * work.v_offset, work.block_bytes);
-  if constexpr (IsEncoded(kRows)) {
+  if constexpr (kRows == Rows::kLossless) {
+    const int64_t half = lossless::HalfParamBytes(work.page_slots, work.head_dim);
+    CopyBytes(line + 2 * work.block_bytes + values * half, from.params + values * half, half);
+  } else if constexpr (IsEncoded(kRows)) {
     if (values != 0) return;
     std::byte* const params = line + 2 * work.block_bytes;
     const int key_params = 4 * work.head_dim;

@@ -37,6 +37,8 @@ int64_t TileBytes(Rows rows, int head_dim) {
       return ListedTileBytes<Rows::kInt8>(head_dim);
     case Rows::kInt4:
       return ListedTileBytes<Rows::kInt4>(head_dim);
+    case Rows::kLossless:
+      return ListedTileBytes<Rows::kLossless>(head_dim);
     default:
       return ListedTileBytes<Rows::kBF16>(head_dim);
   }
@@ -51,11 +53,16 @@ bool HasShared(int64_t bytes) {
          bytes <= most;
 }
 
+// Whether its numbers are no numbers of the pages' dtype.
+bool IsCode(Encoding encoding) {
+  return encoding != Encoding::kNone && encoding != Encoding::kLossless;
+}
+
 bool TakesTiles(const SelectionShape& shape, const ListedWork& work) {
   const PageFormat& format = shape.format;
   return shape.activation != DType::kF32 &&
-         (format.encoding != Encoding::kNone || format.dtype == shape.activation) &&
-         shape.scale > 0 && work.rotary_dim % 4 == 0 && Aligned(work.q) && work.q_stride % 8 == 0 &&
+         (IsCode(format.encoding) || format.dtype == shape.activation) && shape.scale > 0 &&
+         work.rotary_dim % 4 == 0 && Aligned(work.q) && work.q_stride % 8 == 0 &&
          Aligned(work.o, 8) && work.o_stride % 2 == 0 &&
          HasShared(TileBytes(RowsOf(format), format.head_dim));
 }
@@ -71,6 +78,9 @@ cudaError_t LaunchTiles(cudaStream_t stream, const PageFormat& format, const Lis
     case Encoding::kInt4:
       return LaunchListedTiles<kType, Rows::kInt4>(stream, work);
     case Encoding::kLossless:
+      if constexpr (kType == DType::kBF16) {
+        return LaunchListedTiles<kType, Rows::kLossless>(stream, work);
+      }
       return cudaErrorInvalidValue;
     case Encoding::kNone:
       break;

@@ -85,13 +85,24 @@ __device__ void LoadQueries(const ListedWork& work, int head, int first_row, int
 template <Rows kRows>
 __device__ void LoadEight(const ListedWork& work, const ListedStrip& strip, int slot, int channel,
                           float (&k)[8], float (&v)[8]) {
-  const int at = (slot * work.head_dim + channel) / 8 * BytesOfEight(kRows);
-  Eight<kRows> eight;
-  eight.Load(strip.k + at);
-  eight.Widen(k);
-  eight.Load(strip.V() + at);
-  eight.Widen(v);
-  if constexpr (IsEncoded(kRows)) {
+  const int at = slot * (work.head_dim / 8) * BytesOfEight(kRows);
+  const int index = channel / 8;
+  Eight<kRows> of_key, of_value;
+  of_key.Load(strip.k + at, index, work.head_dim);
+  of_value.Load(strip.V() + at, index, work.head_dim);
+  if constexpr (kRows == Rows::kLossless) {
+    for (const bool of_keys : {true, false}) {
+      const auto half = LosslessHalf::Of(strip.params, of_keys, work.page_slots, work.head_dim);
+      const int position = (strip.slot + slot) * work.head_dim + channel;
+      WidenBits(LosslessNumbers((of_keys ? of_key : of_value).piece,
+                                InFourBytes(half.Floor(strip.slot + slot)), half, position),
+                of_keys ? k : v);
+    }
+  } else {
+    of_key.Widen(k);
+    of_value.Widen(v);
+  }
+  if constexpr (IsEncoded(kRows) && kRows != Rows::kLossless) {
     KeyParams params;
     params.Load(strip.params + channel * 2, work.head_dim, work.params_aligned != 0);
     params.Decode(k);

@@ -37,6 +37,13 @@ struct CodedTile {
   std::byte key_params[kTileStrips][4 * kD];
   uint16_t value_params[kTileStrips][kGroups][2][8];
 };
+template <int kD>
+struct CodedTile<Rows::kLossless, kD> {
+  static constexpr int kStripBytes = kD * BytesOfEight(Rows::kLossless);
+  alignas(16) std::byte k[kTileStrips][kStripBytes];
+  std::byte v[kTileStrips][kStripBytes];
+  uint8_t floors[kTileStrips][2][8];  // of K, then of V; escapes stay where they are
+};
 struct NoCodes {};
 
 template <Rows kRows, int kD>
@@ -94,22 +101,30 @@ __device__ inline void CopyPiece(void* to, const std::byte* from, const void* an
   }
 }
 
-// Starts the way of a tile's codes and parameters into shared memory.
-template <Rows kRows, int kD>
-__device__ void StartCodes(const ListedWork& work, ListedShared<kRows, kD>& shared, int tile) {
+// Starts the way of the floors of a tile's rows into shared memory.
+template <int kD>
+__device__ void StartParams(const ListedWork& work, ListedShared<Rows::kLossless, kD>& shared,
+                            int tile) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTileStrips * 4; i += kTileThreads) {
+    const int strip = i / 4;
+    const bool of_keys = i % 4 < 2;
+    const ListedStrip& from = shared.Strip(tile * kTileStrips + strip);
+    const bool valid = from.k != nullptr;
+    const auto half = LosslessHalf::Of(from.params, of_keys, work.page_slots, work.head_dim);
+    const std::byte* floors =
+        half.params + lossless::FloorsAt(half.entries) + from.slot + i % 2 * 4;
+    CopyWordAsync(&shared.codes.floors[strip][of_keys ? 0 : 1][i % 2 * 4],
+                  valid ? static_cast<const void*>(floors) : work.q, valid);
+  }
+}
+
+// The same of the parameters of codes.
+template <int kD, Rows kRows>
+__device__ void StartParams(const ListedWork& work, ListedShared<kRows, kD>& shared, int tile) {
   using Codes = CodedTile<kRows, kD>;
   Codes& codes = shared.codes;
   const int thread = static_cast<int>(threadIdx.x);
   const bool aligned = work.params_aligned != 0;
-  constexpr int kCodePieces = Codes::kStripBytes / 16;
-  for (int i = thread; i < kTileStrips * kCodePieces; i += kTileThreads) {
-    const int strip = i / kCodePieces;
-    const int at = i % kCodePieces * 16;
-    const ListedStrip& from = shared.Strip(tile * kTileStrips + strip);
-    const bool valid = from.k != nullptr && at < work.head_dim * BytesOfEight(kRows);
-    CopyPiece(codes.k[strip] + at, valid ? from.k + at : nullptr, work.q, true);
-    CopyPiece(codes.v[strip] + at, valid ? from.V() + at : nullptr, work.q, true);
-  }
   constexpr int kParamPieces = 4 * kD / 16;
   for (int i = thread; i < kTileStrips * kParamPieces; i += kTileThreads) {
     const int strip = i / kParamPieces;
@@ -131,6 +146,23 @@ __device__ void StartCodes(const ListedWork& work, ListedShared<kRows, kD>& shar
   }
 }
 
+// Starts the way of a tile's codes and parameters into shared memory.
+template <Rows kRows, int kD>
+__device__ void StartCodes(const ListedWork& work, ListedShared<kRows, kD>& shared, int tile) {
+  using Codes = CodedTile<kRows, kD>;
+  Codes& codes = shared.codes;
+  constexpr int kCodePieces = Codes::kStripBytes / 16;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileStrips * kCodePieces; i += kTileThreads) {
+    const int strip = i / kCodePieces;
+    const int at = i % kCodePieces * 16;
+    const ListedStrip& from = shared.Strip(tile * kTileStrips + strip);
+    const bool valid = from.k != nullptr && at < work.head_dim * BytesOfEight(kRows);
+    CopyPiece(codes.k[strip] + at, valid ? from.k + at : nullptr, work.q, true);
+    CopyPiece(codes.v[strip] + at, valid ? from.V() + at : nullptr, work.q, true);
+  }
+  StartParams<kD>(work, shared, tile);
+}
+
 // Eight neighbouring codes in shared memory, as numbers.
 template <Rows kRows>
 __device__ void WidenCodes(const std::byte* from, float (&x)[8]) {
@@ -149,10 +181,43 @@ __device__ void StoreEight(uint16_t* to, const float (&x)[8]) {
                  PackPair<kType>(x[4], x[5]), PackPair<kType>(x[6], x[7]));
 }
 
+// The numbers of eights `index` of a row of a strip of K or of V.
+template <int kD>
+__device__ uint4 LosslessEight(const ListedWork& work,
+                               const ListedShared<Rows::kLossless, kD>& shared, int tile, int row,
+                               int index, bool of_keys) {
+  const int strip = row / 8;
+  const std::byte* const codes = (of_keys ? shared.codes.k : shared.codes.v)[strip] +
+                                 row % 8 * (work.head_dim / 8 * BytesOfEight(Rows::kLossless));
+  const auto* low = reinterpret_cast<const uint32_t*>(codes) + 2 * index;
+  const LosslessPiece piece = {make_uint2(low[0], low[1]),
+                               reinterpret_cast<const uint32_t*>(codes + work.head_dim)[index]};
+  const ListedStrip& from = shared.Strip(tile * kTileStrips + strip);
+  if (from.k == nullptr) return make_uint4(0, 0, 0, 0);
+  return LosslessNumbers(piece, InFourBytes(shared.codes.floors[strip][of_keys ? 0 : 1][row % 8]),
+                         LosslessHalf::Of(from.params, of_keys, work.page_slots, work.head_dim),
+                         (from.slot + row % 8) * work.head_dim + index * 8);
+}
+
 // Codes of a tile become rows of K and V. Codes and parameters that are not there are zeros, and so
 // is what becomes of them.
+template <DType kType, int kD>
+__device__ void DecodeTile(const ListedWork& work, int tile,
+                           ListedShared<Rows::kLossless, kD>& shared) {
+  constexpr int kChunks = kD / kChunk;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * kChunks; i += kTileThreads) {
+    const int row = i / kChunks;
+    const int index = i % kChunks;
+    const bool there = index * kChunk < work.head_dim;
+    const int at = row * Tile<kD>::kStride + index * kChunk;
+    for (const bool of_keys : {true, false}) {
+      *reinterpret_cast<uint4*>((of_keys ? shared.k : shared.v) + at) =
+          there ? LosslessEight(work, shared, tile, row, index, of_keys) : make_uint4(0, 0, 0, 0);
+    }
+  }
+}
 template <DType kType, Rows kRows, int kD>
-__device__ void DecodeTile(const ListedWork& work, ListedShared<kRows, kD>& shared) {
+__device__ void DecodeTile(const ListedWork& work, int /*tile*/, ListedShared<kRows, kD>& shared) {
   constexpr int kChunks = kD / kChunk;
   const auto& codes = shared.codes;
   const int row_bytes = work.head_dim / 8 * BytesOfEight(kRows);
@@ -273,7 +338,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     __syncthreads();  // these keys and angles are there, and nobody needs the last values any more
     if (tile % kFoundTiles == 0) FindStrips(work, list, head, tile / kFoundTiles + 1, shared);
     if constexpr (IsEncoded(kRows)) {
-      DecodeTile<kType>(work, shared);
+      DecodeTile<kType>(work, tile, shared);
       __syncthreads();  // the numbers are there, and nobody needs the codes any more
       if (tile + 1 < tiles) StartCodes(work, shared, tile + 1);
     } else {

@@ -76,7 +76,8 @@ struct BlockRows {
     if constexpr (!IsEncoded(kRows)) {
       if (work.turn.rotary_dim == 0) return Pair<kRows>(row + channel * (BytesOfEight(kRows) / 8));
     }
-    const KeyRow<kRows> key = {row, params, work.head_dim};
+    const auto in_page = static_cast<int>((work.first_slot + first_row + slot) % work.page_slots);
+    const KeyRow<kRows> key = {row, params, work.head_dim, in_page, work.page_slots};
     const auto at = [&](int of) { return key.At(of); };
     return make_float2(work.turn.At(first_row + slot, channel, at),
                        work.turn.At(first_row + slot, channel + 1, at));

@@ -105,7 +105,8 @@ struct CachedLines {
 // of codes are multiplied in f32. Tensor cores take weights, decoded numbers and keys that were
 // moved rounded to the activations' dtype.
 inline AttentionPrecision Precision(const SelectionCase& c) {
-  const bool encoded = c.format.encoding != Encoding::kNone;
+  const bool encoded =
+      c.format.encoding != Encoding::kNone && c.format.encoding != Encoding::kLossless;
   AttentionPrecision precision = {.dim_units = encoded ? 4.0 : 1.0, .more_units = 40, .slack = 2};
   if (c.rows > 1 && c.activation != DType::kF32) {
     const double unit = UnitOf(c.activation);

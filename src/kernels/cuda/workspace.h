@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "kernels/lossless_codec.h"
 #include "kernels/sizes.h"
 
 namespace headway::cuda {
@@ -115,16 +116,22 @@ constexpr bool SupportsAttention(const AttentionRequest& request) {
          !request.key_transform && !request.key_mass;
 }
 
-// Blocks of 8 to 64 slots in multiples of 8, in pages of any dtype and encoding but the lossless
-// one, for groups of up to kSelectGroupMax query heads.
+// Blocks of 8 to 64 slots in multiples of 8, in pages of any dtype and encoding, lossless ones with
+// as many escapes as a warp holds, for groups of up to kSelectGroupMax query heads.
 inline constexpr int kSelectGroupMax = 16;
 inline constexpr int kSelectSlotsMax = 64;
+inline constexpr int64_t kSelectEscapesMax = 128;
+constexpr bool SelectsLossless(const PageFormat& format) {
+  return lossless::Takes(format) &&
+         lossless::EscapeEntries(format.page_slots, format.head_dim) <= kSelectEscapesMax;
+}
 constexpr bool SupportsSelection(const PageFormat& format, const SummaryFormat& summary,
                                  int group) {
   return format.head_dim >= 8 && format.head_dim <= kHeadDimMax && format.head_dim % 8 == 0 &&
-         format.encoding != Encoding::kLossless && group >= 1 && group <= kSelectGroupMax &&
-         summary.block_slots >= 8 && summary.block_slots <= kSelectSlotsMax &&
-         summary.block_slots % 8 == 0 && format.page_slots % summary.block_slots == 0 &&
+         (format.encoding != Encoding::kLossless || SelectsLossless(format)) && group >= 1 &&
+         group <= kSelectGroupMax && summary.block_slots >= 8 &&
+         summary.block_slots <= kSelectSlotsMax && summary.block_slots % 8 == 0 &&
+         format.page_slots % summary.block_slots == 0 &&
          (!summary.sketched() || summary.kind == SummaryKind::kMoments);
 }
 

@@ -114,7 +114,8 @@ SelectionCase RandomSelectionCase(Random& random) {
   c.format.page_slots = Pick(random, {16, 32, 64, 64});
   c.format.head_dim = Pick(random, {8, 16, 24, 32, 64, 64, 80, 96, 128, 128, 192, 256});
   c.format.encoding = Pick(random, {Encoding::kNone, Encoding::kNone, Encoding::kInt8,
-                                    Encoding::kFp8E4M3, Encoding::kInt4});
+                                    Encoding::kFp8E4M3, Encoding::kInt4, Encoding::kLossless});
+  if (c.format.encoding == Encoding::kLossless) c.format.dtype = DType::kBF16;
   c.summary.kind = Pick(random, {SummaryKind::kMoments, SummaryKind::kBoxes});
   c.summary.block_slots = Pick(random, {8, 16, 16, 16});
   if (random.Below(8) == 0) c.summary.block_slots = c.format.page_slots;
@@ -134,6 +135,8 @@ SelectionCase RandomSelectionCase(Random& random) {
   c.split = c.summary.block_slots * Pick<int64_t>(random, {1, 3, 8, 32});
   c.scale = Pick(random, {1.0f, 1.0f, 4.0f}) / std::sqrt(static_cast<float>(c.format.head_dim));
   c.key_size = Pick(random, {1.0f, 1.0f, 0.1f, 4.0f, 0.0f, 1e-17f});
+  // Beside channels of another size small ones do not fit, and are NaN.
+  if (c.format.encoding == Encoding::kLossless && c.key_size < 0.1f) c.key_size = 1.0f;
   c.bad_numbers = random.Below(4) == 0;
   c.of_codes = c.format.encoding != Encoding::kNone && random.Below(2) == 0;
   return c;

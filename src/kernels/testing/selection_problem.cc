@@ -181,8 +181,10 @@ std::vector<float> SelectionProblem::BlockOfKeys(int64_t block, const std::vecto
   std::vector<float> keys(static_cast<size_t>(spec.summary.block_slots) * dim, 0.0f);
   const int64_t kind = random.Below(10);
   if (kind == 0) return keys;
+  // A zero among other numbers escapes.
+  const float least = spec.format.encoding == Encoding::kLossless ? 1.0f : -1.0f;
   for (size_t i = 0; i < keys.size(); ++i) {
-    const float shared = static_cast<float>((block + static_cast<int64_t>(i)) % 3 - 1);
+    const float shared = least + static_cast<float>((block + static_cast<int64_t>(i)) % 3);
     keys[i] = kind == 1 ? shared : offsets[i % dim] + center[i % dim] + 0.5f * random.Normal();
     keys[i] *= spec.key_size;
   }
@@ -192,6 +194,7 @@ std::vector<float> SelectionProblem::BlockOfKeys(int64_t block, const std::vecto
 void SelectionProblem::FillKeys(Random& random) {
   const int64_t dim = spec.format.head_dim;
   const int64_t slots = spec.summary.block_slots;
+  const bool lossless = spec.format.encoding == Encoding::kLossless;
   for (int64_t head = 0; head < spec.heads; ++head) {
     std::vector<float> offsets(static_cast<size_t>(dim)), center(static_cast<size_t>(dim));
     for (float& offset : offsets) offset = random.Below(16) == 0 ? 6 * random.Normal() : 0.0f;
@@ -203,9 +206,14 @@ void SelectionProblem::FillKeys(Random& random) {
       if (keys.empty() || random.Below(8) != 0) keys = BlockOfKeys(block, offsets, center, random);
       for (int64_t slot = 0; slot < slots; ++slot) {
         std::byte* k = pages.data() + PlainAt(head, block * slots + slot);
+        // Some numbers do not lie among the others' exponents.
+        const auto size = [&] {
+          const bool tiny = lossless && random.Below(1000) == 0;
+          return tiny ? 0x1p-20f : 1.0f;
+        };
         for (int64_t i = 0; i < dim; ++i) {
-          StoreFloat(k, i, spec.format.dtype, keys[static_cast<size_t>(slot * dim + i)]);
-          StoreFloat(k + plain_.v_offset, i, spec.format.dtype, random.Normal());
+          StoreFloat(k, i, spec.format.dtype, size() * keys[static_cast<size_t>(slot * dim + i)]);
+          StoreFloat(k + plain_.v_offset, i, spec.format.dtype, size() * random.Normal());
         }
       }
     }
