@@ -37,15 +37,21 @@ void Divide(Curve* curve, double ranks) {
   }
 }
 
+void Limit(Curve* curve, double most) {
+  if (most > 0.0 && most < curve->Peak()) Slow(curve, most / curve->Peak());
+}
+
 // All buses and all cores at a time have one memory: what that gives was measured, or each has its
-// part of what one bus leaves to the cores.
+// part of what one bus leaves to the cores, where these are all GPUs'. Where they are one's, as many
+// for each read no more by themselves than all take together.
 void ShareHost(double ranks, MachineProfile* own) {
-  Divide(&own->host_read, ranks);
-  Divide(&own->host_read_copying, ranks);
-  const double each = own->cores_copying / ranks;
-  if (each > 0.0 && each < own->host_read_copying.Peak()) {
-    Slow(&own->host_read_copying, each / own->host_read_copying.Peak());
+  if (!own->own_memory || own->gpus > 1.0) {
+    Divide(&own->host_read, ranks);
+    Divide(&own->host_read_copying, ranks);
+  } else if (own->cores_copying > 0.0) {
+    Limit(&own->host_read, own->cores_copying / ranks + own->buses_reading);
   }
+  Limit(&own->host_read_copying, own->cores_copying / ranks);
 }
 
 // Where ranks compute with the host's cores.
@@ -70,7 +76,7 @@ MachineProfile MachineOfRank(const MachineProfile& machine, const RankGroup& gro
   const double ranks = group.of_node();
   if (ranks < 2.0) return own;
   if (!machine.own_memory) ShareDevice(ranks, &own);
-  if (!machine.own_memory || machine.gpus > 1.0) ShareHost(ranks, &own);
+  ShareHost(ranks, &own);
   if (machine.buses <= 0.0 || machine.host_to_device.empty()) return own;
   const double share = std::min(1.0, machine.buses / machine.host_to_device.Peak());
   Slow(&own.host_to_device, share);

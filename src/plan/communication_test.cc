@@ -82,6 +82,13 @@ TEST(Communication, RanksOfANodeShareTheHostsMemory) {
   // A host of one GPU is what each has.
   machine.gpus = 0;
   EXPECT_EQ(MachineOfRank(machine, {4, 1}).host_read.Peak(), 1e11);
+  EXPECT_EQ(MachineOfRank(machine, {4, 1}).host_read_copying.Peak(), 8e10);
+  // Of a host with several they read less beside copies, and no more than all take together.
+  machine.cores_copying = 6e10;
+  machine.buses_reading = 2.5e10;
+  EXPECT_NEAR(MachineOfRank(machine, {4, 1}).host_read_copying.Peak(), 1.5e10, 1.0);
+  EXPECT_NEAR(MachineOfRank(machine, {4, 1}).host_read.Peak(), 4e10, 1.0);
+  machine.buses_reading = 9e11;
   // One of a node by itself has its bus alone, and none is faster for the others.
   EXPECT_EQ(MachineOfRank(machine, {2, 2}).host_to_device.Peak(), 5e10);
   machine.buses = 6e10;
