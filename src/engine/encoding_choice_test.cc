@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "engine/blueprint_testing.h"
@@ -82,6 +83,24 @@ TEST(EncodingChoice, IsLosslessWherePlainPagesDoNotFit) {
   }();
   subject.settings.encoding_by_plan = true;
   EXPECT_EQ(subject.OnGpu().status().message(), plain.message());
+}
+
+TEST(EncodingChoice, PlansSayWhereLosslessPagesTakeMore) {
+  LeftToThePlan subject;
+  subject.config.shape.head_dim = 64;
+  subject.settings.encoding_by_plan = false;
+  subject.settings.encoding = Encoding::kLossless;
+  const PlannedBackend gpu = PlanGpuBackend(subject.gpu_memory);
+  const auto reasons = [&](int page_slots) {
+    subject.settings.cut.page_slots = page_slots;
+    const Result<Blueprint> made = subject.Draw(gpu.info, *gpu.sizes);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    std::string all;
+    for (const std::string& reason : ReportOf(*made).reasons) all += reason;
+    return all;
+  };
+  EXPECT_NE(reasons(64).find("lossless pages of 64 tokens take 10"), std::string::npos);
+  EXPECT_EQ(reasons(128).find("lossless pages"), std::string::npos);
 }
 
 // Drafts are made by chosen keys, and exact steps verify them.

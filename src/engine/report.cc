@@ -204,6 +204,20 @@ std::string RenewalReason(const Blueprint& blueprint) {
       asked, page_slots);
 }
 
+// Where nothing is gained by lossless pages: of few tokens of small heads padding takes more.
+std::string LosslessReason(const kv::CacheFormat& format) {
+  if (format.page.encoding != Encoding::kLossless) return "";
+  kv::CacheFormat plain = format;
+  plain.page.encoding = Encoding::kNone;
+  const double share =
+      static_cast<double>(format.slab_bytes()) / static_cast<double>(plain.slab_bytes());
+  if (share < 1.0) return "";
+  return fmt::format(
+      "lossless pages of {} tokens take {:.0f} % of what plain ones do, for padding: longer pages, "
+      "or none given, take less",
+      format.page.page_slots, 100.0 * share);
+}
+
 std::string SelfExtendReason(const SelfExtend& extend) {
   return fmt::format(
       "Self-Extend: keys that lie {} or more tokens back count in groups of {}; what "
@@ -254,7 +268,8 @@ PlanReport ReportOf(const Blueprint& blueprint) {
   if (report.selection.has_value() && report.selection->share < 1.0) {
     report.reasons.push_back(SelectionReason(*report.selection));
   }
-  for (const std::string& reason : {RenewalReason(blueprint), DraftReason(blueprint)}) {
+  for (const std::string& reason : {LosslessReason(blueprint.layout.store.format),
+                                    RenewalReason(blueprint), DraftReason(blueprint)}) {
     if (!reason.empty()) report.reasons.push_back(reason);
   }
   if (report.selection.has_value() && report.selection->reach) {

@@ -42,8 +42,8 @@ void Limit(Curve* curve, double most) {
 }
 
 // All buses and all cores at a time have one memory: what that gives was measured, or each has its
-// part of what one bus leaves to the cores, where these are all GPUs'. Where they are one's, as many
-// for each read no more by themselves than all take together.
+// part of what one bus leaves to the cores, where these are all GPUs'. Where they are one's, as
+// many for each read no more by themselves than all take together.
 void ShareHost(double ranks, MachineProfile* own) {
   if (!own->own_memory || own->gpus > 1.0) {
     Divide(&own->host_read, ranks);
