@@ -71,6 +71,29 @@ Args PlanFor(const Args& more) {
   return args;
 }
 
+TEST_F(Cli, PlansTakeLosslessPagesAndSayWhatDraftsBring) {
+  const Args on = {"--machine", "h200", "--draft", "lookup"};
+  Args plain = on;
+  plain.insert(plain.end(), {"--kv-encoding", "none"});
+  const Json json = RunJson(PlanFor(on)), without = RunJson(PlanFor(plain));
+  EXPECT_EQ(json["kv_encoding"], "lossless");
+  EXPECT_EQ(without["kv_encoding"], "none");
+  const auto decode = [](const Json& of) {
+    return of["prediction"]["decode"]["tokens_per_second"].get<double>();
+  };
+  EXPECT_GT(decode(json), 1.15 * decode(without));
+  double last = decode(json);
+  ASSERT_EQ(json["prediction"]["drafts"].size(), 3u);
+  for (const Json& with : json["prediction"]["drafts"]) {
+    EXPECT_GT(with["tokens_per_second"], last);
+    last = with["tokens_per_second"];
+  }
+  EXPECT_TRUE(RunJson(PlanFor({"--machine", "h200"}))["prediction"]["drafts"].empty());
+  const Outcome outcome = Run(PlanFor(on));
+  EXPECT_THAT(outcome.out, HasSubstr("full pages are lossless, the same numbers"));
+  EXPECT_THAT(outcome.out, HasSubstr("tokens/s where 90 % are right"));
+}
+
 TEST_F(Cli, PlansForAGpuThatIsNotHere) {
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = Run(PlanFor({"--machine", "h200", "--explain"}));
@@ -86,8 +109,8 @@ TEST_F(Cli, PlansForAGpuThatIsNotHere) {
 #endif
   // As docs/BENCHMARKS.md has them.
   const auto streamed = [&](const std::string& machine) {
-    return RunJson(
-        PlanFor({"--machine", machine, "--placement", "host-only", "--host-attention", "off"}));
+    return RunJson(PlanFor({"--machine", machine, "--placement", "host-only", "--host-attention",
+                            "off", "--kv-encoding", "none"}));
   };
   const Json json = streamed("h200");
   EXPECT_NEAR(json["prediction"]["decode"]["tokens_per_second"].get<double>(), 3.22, 0.1);
@@ -102,7 +125,7 @@ TEST_F(Cli, PlansForAGpuThatIsNotHere) {
 
 // Two GPUs that have half of the layers each hold what one of this budget does not.
 TEST_F(Cli, PlansLayersOverGpus) {
-  const Args on = {"--machine", "h200", "--layers-over"};
+  const Args on = {"--machine", "h200", "--kv-encoding", "none", "--layers-over"};
   const auto planned = [&](const char* ranks) {
     Args args = on;
     args.emplace_back(ranks);

@@ -32,11 +32,20 @@ struct PhasePrediction {
   std::vector<std::pair<std::string, double>> lanes;  // and how long each is, in seconds
 };
 
+// Of decode steps that verify drafts, each of which is right with a probability if those before it
+// are: the number of a sequence that gives the most tokens.
+struct DraftPrediction {
+  double accepted = 0.0;
+  int64_t drafts = 0;
+  double tokens_per_second = 0.0;
+};
+
 struct Prediction {
   std::string machine;      // the profile's name; empty: nothing was predicted
   std::string origin;       // where the profile is from: "headway probe", "shipped profile h200"
   PhasePrediction prefill;  // reading all sequences
-  PhasePrediction decode;   // one step of all at their full length
+  PhasePrediction decode;   // one step of all at their full length, without drafts
+  std::vector<DraftPrediction> drafts;  // at some acceptances; empty where there are none
 };
 
 // What PredictSeconds is asked about: reading lengths[i] - prefixes[i] tokens behind prefixes[i],

@@ -82,6 +82,10 @@ std::string PredictionText(const ModelPlan& made) {
   text += PhaseText("decode", prediction.decode, "a step at full length");
   text += fmt::format("  limits  prefill: {}; decode: {}\n", prediction.prefill.limit,
                       prediction.decode.limit);
+  for (const DraftPrediction& with : prediction.drafts) {
+    text += fmt::format("  drafts  {:.3g} tokens/s where {:.0f} % are right, {} a step\n",
+                        with.tokens_per_second, 100.0 * with.accepted, with.drafts);
+  }
   for (const std::string& sentence : made.explain) text += "  " + Wrap(sentence, 78, 4) + "\n";
   return text;
 }

@@ -342,6 +342,14 @@ Json RanksJson(const RanksReport& ranks) {
           {"shares", ranks.shares}};
 }
 
+Json MemoryJson(const std::vector<MemoryLine>& memory) {
+  Json json = Json::array();
+  for (const MemoryLine& line : memory) {
+    json.push_back({{"tier", line.tier}, {"what", line.what}, {"bytes", line.bytes}});
+  }
+  return json;
+}
+
 }  // namespace
 
 Json PlanJson(const PlanReport& plan) {
@@ -361,10 +369,7 @@ Json PlanJson(const PlanReport& plan) {
                {"x_slabs", plan.x_slabs},
                {"recompute_share", plan.recompute_share}};
   for (int tier = 0; tier < 3; ++tier) json["slabs"][kTiers[tier]] = plan.slabs[tier];
-  json["memory"] = Json::array();
-  for (const MemoryLine& line : plan.memory) {
-    json["memory"].push_back({{"tier", line.tier}, {"what", line.what}, {"bytes", line.bytes}});
-  }
+  json["memory"] = MemoryJson(plan.memory);
   json["memory_bytes"] = plan.memory_bytes;
   json["reasons"] = plan.reasons;
   if (plan.selection.has_value()) {
@@ -425,10 +430,17 @@ Json PredictionJson(const Prediction& prediction) {
     for (const auto& [lane, seconds] : of.lanes) json["lanes"][lane] = seconds;
     return json;
   };
+  Json drafts = Json::array();
+  for (const DraftPrediction& with : prediction.drafts) {
+    drafts.push_back({{"accepted", with.accepted},
+                      {"drafts", with.drafts},
+                      {"tokens_per_second", with.tokens_per_second}});
+  }
   return {{"machine", prediction.machine},
           {"origin", prediction.origin},
           {"prefill", phase(prediction.prefill)},
-          {"decode", phase(prediction.decode)}};
+          {"decode", phase(prediction.decode)},
+          {"drafts", drafts}};
 }
 
 Json LanesJson(const std::vector<LaneReport>& lanes) {

@@ -131,6 +131,18 @@ void TakeBudgets(const BlueprintInputs& inputs, plan::PlanRequest* request) {
   }
 }
 
+// What steps choose: those that draft, or all.
+void TakeDrafts(const BlueprintInputs& inputs, const LayoutBasis& basis,
+                plan::PlanRequest* request) {
+  const DraftSettings& drafts = inputs.settings->drafts;
+  const bool drafting = basis.selection.drafts();
+  (drafting ? request->drafts.chosen : request->selection) =
+      KeysChosen(basis, inputs.settings->placement);
+  request->drafts.most = drafts.tokens;
+  request->drafts.seconds = inputs.draft_seconds;
+  request->drafts.accepted = drafts.acceptance;
+}
+
 Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workload& workload,
                                       const LayoutBasis& basis) {
   const Settings& settings = *inputs.settings;
@@ -174,7 +186,7 @@ Result<plan::PlanRequest> MakeRequest(const BlueprintInputs& inputs, const Workl
     if (settings.ranks == 1) request.fixed.group_heads = inputs.session->format.group_heads;
     request.fixed.segment_tokens = inputs.session->format.segment_tokens();
   }
-  request.selection = KeysChosen(basis, settings.placement);
+  TakeDrafts(inputs, basis, &request);
   const Result<plan::PageCacheRequest> page_cache = PageCacheFor(inputs, basis);
   if (!page_cache.ok()) return page_cache.status();
   request.page_cache = *page_cache;

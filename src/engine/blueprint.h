@@ -47,8 +47,9 @@ struct BlueprintInputs {
   // A plan that was made elsewhere, which the planner is not asked for: tests cut caches as it
   // never would. May be null.
   const plan::Plan* plan = nullptr;
-  // What a model that drafts takes.
+  // What a model that drafts takes, and how long for a draft of each sequence.
   plan::ModelBeside beside;
+  double draft_seconds = 0.0;
   // The layers whose weights are on the device and on disk already, where they are placed.
   std::optional<int> weight_layers, disk_layers;
 

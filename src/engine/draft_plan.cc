@@ -54,6 +54,7 @@ Result<Blueprint> MakeBeside(BlueprintInputs inputs, const DraftBasis& draft,
   Result<Blueprint> drafting = MakeDraftBlueprint(inputs, draft, workload);
   if (!drafting.ok()) return drafting;
   inputs.beside = BesideOf(*drafting);
+  inputs.draft_seconds = drafting->plan.decode.seconds;
   Result<Blueprint> blueprint = MakeBlueprint(inputs, workload);
   if (blueprint.ok()) {
     blueprint->draft = std::make_shared<const Blueprint>(std::move(*drafting));

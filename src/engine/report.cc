@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "engine/settings.h"
 #include "engine/step/weight_stream.h"
+#include "plan/draft_cost.h"
 #include "plan/selection_cost.h"
 
 namespace headway {
@@ -311,6 +312,15 @@ Prediction PredictionOf(const Blueprint& blueprint, const hardware::ChosenProfil
   };
   fill(plan.prefill, static_cast<double>(tokens), &prediction.prefill);
   fill(plan.decode, static_cast<double>(lengths.size()), &prediction.decode);
+  const plan::PlanRequest& request = blueprint.request;
+  if (request.drafts.most == 0 || request.kept.count || request.machine == nullptr) {
+    return prediction;
+  }
+  for (const double accepted : {0.5, 0.7, 0.9}) {
+    const plan::DraftSpeed speed = plan::PredictDrafts(request, plan, lengths, accepted);
+    prediction.drafts.push_back(
+        {accepted, speed.drafts, static_cast<double>(lengths.size()) / speed.seconds});
+  }
   return prediction;
 }
 
@@ -334,8 +344,15 @@ double PhaseSeconds(const MachineProfile& machine, const Blueprint& blueprint, c
     // Time is linear in the length but for pages that close: the middle step is the mean.
     std::vector<int64_t> lengths = phase.lengths;
     for (int64_t& length : lengths) length += phase.decode_steps / 2;
-    seconds = static_cast<double>(phase.decode_steps) *
-              plan::DecodeAt(machine, request, plan, lengths).seconds;
+    double step = 0.0;
+    if (request.drafts.accepted.has_value()) {
+      plan::PlanRequest on_machine = request;
+      on_machine.machine = &machine;
+      step = plan::PredictDrafts(on_machine, plan, lengths, *request.drafts.accepted).seconds;
+    } else {
+      step = plan::DecodeAt(machine, request, plan, lengths).seconds;
+    }
+    seconds = static_cast<double>(phase.decode_steps) * step;
   }
   return seconds;
 }

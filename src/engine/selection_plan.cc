@@ -145,7 +145,7 @@ int64_t ChunkFor(const LayoutBasis& basis) {
 plan::KeySelection KeysChosen(const LayoutBasis& basis, kv::PlacementKind placement) {
   const kv::SelectionPolicy& policy = basis.selection;
   plan::KeySelection chosen;
-  if (!policy.approximates()) return chosen;
+  if (!policy.selects()) return chosen;
   const ModelShape& shape = basis.config.shape;
   const int64_t longest = Longest(basis.lengths);
   const auto always = static_cast<double>(policy.sink + policy.recent);

@@ -156,10 +156,12 @@ double ProductSeconds(const MachineProfile& machine, const ModelShape& shape, do
 // What a layer of `tokens` tokens waits for as ranks add up the residual stream, twice and in f32.
 double LayerSumSeconds(const MachineProfile& machine, const Subject& subject, double tokens);
 
-// One sequence of a step: `tokens` new ones behind `prefix` cached ones.
+// One sequence of a step: `tokens` new ones behind `prefix` cached ones, and behind one that is
+// decoded so many drafts, which the step verifies.
 struct SequenceStep {
   int64_t prefix = 0;
   int64_t tokens = 1;
+  int64_t drafts = 0;
 };
 
 enum class CostLane { kDevice, kHostToDevice, kDeviceToHost, kHost, kDisk };

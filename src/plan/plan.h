@@ -150,6 +150,15 @@ struct ModelBeside {
   int64_t kv = 0;      // of these, what the fast tier's budget counts
 };
 
+// Drafts that decode steps verify.
+struct DraftRequest {
+  int64_t most = 0;      // of a sequence in a step; 0: there are none
+  KeySelection chosen;   // of steps that make them; no keys: there are no such steps
+  double seconds = 0.0;  // that another model takes for one of each sequence
+  // The probability that a draft is right, where a test says so.
+  std::optional<double> accepted = {};
+};
+
 struct PlanRequest {
   ModelShape shape;
   std::vector<int64_t> window;  // [layers] or empty, as CacheFormat
@@ -204,6 +213,7 @@ struct PlanRequest {
   // What decode reads, where a policy selects.
   KeySelection selection;
   PageCacheRequest page_cache;
+  DraftRequest drafts = {};
   // What is known of a page cache. It counts in the predicted times of plans whose cache holds what
   // as many steps choose, and not for which cut is taken: chunks and segments, and with them bits,
   // do not depend on what ran before.

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/bytes.h"
+#include "plan/attention_cost.h"
 #include "plan/cost.h"
 #include "plan/selection_cost.h"
 
@@ -14,40 +15,6 @@ constexpr int64_t kFewTokens = 8;    // of a step that decodes: kernels are fuse
 constexpr int64_t kMostPieces = 64;  // of a layer that are followed one by one
 
 double BytesOf(const ModelShape& shape) { return static_cast<double>(DTypeBytes(shape.dtype)); }
-
-// Codes are turned into numbers more slowly than they are read: an H200 takes 0.74 of the time of
-// unencoded keys for int8 and fp8, 0.67 for int4, 15 cores beside it 0.69 and 0.57. So many
-// unencoded bytes take as long as `bytes` of `keys` keys, counted for each head. Lossless pages
-// take 1.16 there, in parts of 512 keys, and 0.85 on the cores.
-double BytesInTime(const Subject& subject, double bytes, double keys, bool on_host) {
-  constexpr double kCodesTime = 0.7;
-  constexpr double kLosslessTime = 1.16;
-  constexpr double kLosslessHostTime = 0.85;
-  const double time = !subject.lossless ? kCodesTime : on_host ? kLosslessHostTime : kLosslessTime;
-  const double plain = keys * 2.0 * subject.shape.head_dim * BytesOf(subject.shape);
-  return std::max(bytes, time * plain);
-}
-
-// Attention on the device of one launch over `keys` keys of `heads` KV heads, which fills the
-// device as `filling` of its `queries` do.
-double AttentionSeconds(const MachineProfile& machine, const Subject& subject, int heads,
-                        double keys, double queries, double filling) {
-  if (keys <= 0.0 || queries <= 0.0) return 0.0;
-  const RangeWork work = WorkOf(RangePath::kResident, subject, heads, keys, queries);
-  const double bytes = machine.own_memory
-                           ? BytesInTime(subject, work.device_bytes, heads * keys, false)
-                           : work.device_bytes;
-  const double read = machine.decode_attention.Seconds(bytes);
-  if (queries <= 1.0) return read;
-  const double rate = machine.attention.Rate(filling * heads * subject.shape.group());
-  return std::max(read, work.flops / rate);
-}
-
-// Merging a prefill's f32 state with another: both are written and read once.
-double MergeSeconds(const MachineProfile& machine, const ModelShape& shape, int heads,
-                    double queries) {
-  return queries * heads * shape.group() * shape.head_dim * 16.0 / machine.device_read;
-}
 
 // A layer's keys, by what happens to them: slabs of a sequence and a group of heads each.
 struct Pieces {
@@ -84,7 +51,7 @@ class Simulation {
     double prefix = 0.0;
     for (const SequenceStep& entry : entries) {
       prefix += static_cast<double>(entry.prefix);
-      tokens_ += static_cast<double>(entry.tokens);
+      tokens_ += static_cast<double>(entry.tokens + entry.drafts);
       prefill_ = prefill_ || entry.tokens > 1;
     }
     const auto full = static_cast<double>(run_.full_length);
@@ -114,7 +81,7 @@ class Simulation {
   StepTime Run(LogitsWanted logits) {
     for (int layer = 0; layer < shape_.layers; ++layer) Layer(layer);
     if (logits == LogitsWanted::kYes) {
-      const auto rows = static_cast<double>(entries_.size());
+      const double rows = prefill_ ? static_cast<double>(entries_.size()) : tokens_;
       Device(&time_.products, ProductSeconds(machine_, shape_, rows, shape_.d_model, shape_.vocab));
       Device(&time_.other, GatherSeconds(machine_, subject_.group, 4.0 * rows * shape_.vocab) +
                                machine_.sync_seconds + machine_.step_seconds +
@@ -272,8 +239,9 @@ class Simulation {
     const bool copying = stream_ + run_.split.disk + run_.split.recompute > 0.0;
     const Curve& read = copying ? machine_.host_read_copying : machine_.host_read;
     const double bytes =
-        BytesInTime(subject_, work.host_bytes, shape_.kv_heads * keys * host_, true);
-    const double seconds = bytes / (read.Peak() * machine_.host_attention);
+        BytesInTime(subject_, work.host_bytes, shape_.kv_heads * keys * host_, AttendsOn::kHost);
+    const double seconds =
+        bytes / (read.Peak() * machine_.host_attention * VerifyingHostRate(Queries()));
     cpu_ = std::max(cpu_, gpu_ + machine_.sync_seconds) + seconds;
     Busy(CostLane::kHost) += seconds;
     return cpu_;
@@ -394,9 +362,11 @@ class Simulation {
   }
 
   void Attention(double keys, double longest) {
-    ClosedKeys(keys, longest, Queries());
+    // Drafts are decoded, with one read of the keys.
+    const double queries = prefill_ ? Queries() : 1.0;
+    ClosedKeys(keys, longest, queries);
     const int group = std::min(run_.group_heads, shape_.kv_heads);
-    Tail(Queries(), group, static_cast<double>(CeilDiv(shape_.kv_heads, group)), keys);
+    Tail(queries, group, static_cast<double>(CeilDiv(shape_.kv_heads, group)), keys);
   }
 
   // Attention of so many tokens to all keys of closed pages, where they lie.
@@ -407,6 +377,7 @@ class Simulation {
     const auto attend = [&](int heads, double n, double times) {
       double seconds = AttentionSeconds(machine_, subject_, heads, n, queries, queries);
       if (queries > 1.0 && seconds > 0.0) seconds += MergeSeconds(machine_, shape_, heads, queries);
+      if (!prefill_) seconds *= VerifyingTimes(shape_, Queries());
       Device(&time_.attention, times * seconds);
     };
     // Resident slabs come first in the order of reading, each a launch of its own in prefill.

@@ -66,13 +66,6 @@ __device__ int DealSums(float (&sums)[kCount]) {
   return first;
 }
 
-// Which key of each step of a round a lane has, and which eight of its channels.
-struct LaneKeys {
-  int key;
-  int sub;
-  int head_dim;
-};
-
 // Keys, values and parameters of a round.
 template <Rows kRows, int kDim, int kGroup>
 struct Round {
@@ -291,8 +284,8 @@ __global__ void __launch_bounds__(AttendShape<kRows, kDim, kGroup>::kWarps* kWar
       for (int round = 0; round * Shape::kWarps + warp < rounds; ++round) {
         float sums[Shape::kOfLane];
         if constexpr (kListed == Listed::kMove) {
-          const MovedQueries moved = {own, queries, query_head * work.head_dim};
-          MovedProducts(work, now, of_lane, shift, moved, q, sums);
+          const MovedQueries moved = {of_lane, own, queries, query_head * work.head_dim};
+          MovedProducts(work, now, shift, moved, q, sums);
         } else {
           now.Products(of_lane, q, sums);
         }

@@ -72,14 +72,15 @@ struct QueryMove {
 
 // Queries of a group whose products a warp makes.
 struct MovedQueries {
-  int sub;        // which of a key's channels the lane has
+  LaneKeys lane;
+  int sub;        // which of the queries' channels the lane has; they may be none
   int count;      // there are so many
   int64_t first;  // channel of the first
 };
 
 // Round::Products of keys whose strips are moved by `shifts`.
-template <typename Round, typename LaneKeys, int kStrips, int kGroup, int kOfLane>
-__device__ void MovedProducts(const AttendWork& work, const Round& round, const LaneKeys& lane,
+template <typename Round, int kStrips, int kGroup, int kOfLane>
+__device__ void MovedProducts(const AttendWork& work, const Round& round,
                               const int32_t (&shifts)[kStrips], const MovedQueries& queries,
                               const float (&q)[kGroup][8], float (&sums)[kOfLane]) {
   constexpr int kSteps = kOfLane / (kStrips * kGroup);
@@ -92,7 +93,7 @@ __device__ void MovedProducts(const AttendWork& work, const Round& round, const 
       // One that is not there is rotated with channels of the last one; it is not used.
       move.Rotate(work, queries.first + min(query, queries.count - 1) * work.head_dim, q[query],
                   moved);
-      round.EachKey(lane, i, [&](int step, const float(&x)[8]) {
+      round.EachKey(queries.lane, i, [&](int step, const float(&x)[8]) {
         float sum = moved[0] * x[0];
 #pragma unroll
         for (int j = 1; j < 8; ++j) sum = fmaf(moved[j], x[j], sum);

@@ -108,6 +108,13 @@ struct Eight<Rows::kLossless> {
   }
 };
 
+// Which key of each step of a round a lane has, and which eight of its channels.
+struct LaneKeys {
+  int key;
+  int sub;
+  int head_dim;
+};
+
 // bf16 numbers, as they lie.
 __device__ __forceinline__ void WidenBits(const uint4& bits, float (&x)[8]) {
   const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};

@@ -207,10 +207,7 @@ void SelectionProblem::FillKeys(Random& random) {
       for (int64_t slot = 0; slot < slots; ++slot) {
         std::byte* k = pages.data() + PlainAt(head, block * slots + slot);
         // Some numbers do not lie among the others' exponents.
-        const auto size = [&] {
-          const bool tiny = lossless && random.Below(1000) == 0;
-          return tiny ? 0x1p-20f : 1.0f;
-        };
+        const auto size = [&] { return lossless && random.Below(1000) == 0 ? 0x1p-20f : 1.0f; };
         for (int64_t i = 0; i < dim; ++i) {
           StoreFloat(k, i, spec.format.dtype, size() * keys[static_cast<size_t>(slot * dim + i)]);
           StoreFloat(k + plain_.v_offset, i, spec.format.dtype, size() * random.Normal());
