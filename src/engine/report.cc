@@ -103,6 +103,11 @@ std::string ReachReason(const SelectionReport& selection) {
   return reason;
 }
 
+// Whether there is a prediction of what drafts bring: of full caches there is.
+bool PredictsDrafts(const plan::PlanRequest& request) {
+  return request.drafts.most > 0 && !request.kept.count;
+}
+
 // What steps make the drafts; empty where none do.
 std::string DraftReason(const Blueprint& blueprint) {
   if (blueprint.draft != nullptr) {
@@ -313,9 +318,7 @@ Prediction PredictionOf(const Blueprint& blueprint, const hardware::ChosenProfil
   fill(plan.prefill, static_cast<double>(tokens), &prediction.prefill);
   fill(plan.decode, static_cast<double>(lengths.size()), &prediction.decode);
   const plan::PlanRequest& request = blueprint.request;
-  if (request.drafts.most == 0 || request.kept.count || request.machine == nullptr) {
-    return prediction;
-  }
+  if (!PredictsDrafts(request) || request.machine == nullptr) return prediction;
   for (const double accepted : {0.5, 0.7, 0.9}) {
     const plan::DraftSpeed speed = plan::PredictDrafts(request, plan, lengths, accepted);
     prediction.drafts.push_back(
@@ -323,6 +326,22 @@ Prediction PredictionOf(const Blueprint& blueprint, const hardware::ChosenProfil
   }
   return prediction;
 }
+
+namespace {
+
+// Of a token of each sequence; with drafts where a test says how many of them are right.
+double TokenSeconds(const MachineProfile& machine, const Blueprint& blueprint,
+                    const std::vector<int64_t>& lengths) {
+  const std::optional<double>& accepted = blueprint.request.drafts.accepted;
+  if (!accepted.has_value() || !PredictsDrafts(blueprint.request)) {
+    return plan::DecodeAt(machine, blueprint.request, blueprint.plan, lengths).seconds;
+  }
+  plan::PlanRequest request = blueprint.request;
+  request.machine = &machine;
+  return plan::PredictDrafts(request, blueprint.plan, lengths, *accepted).seconds;
+}
+
+}  // namespace
 
 double PhaseSeconds(const MachineProfile& machine, const Blueprint& blueprint, const Phase& phase) {
   const plan::PlanRequest& request = blueprint.request;
@@ -344,15 +363,7 @@ double PhaseSeconds(const MachineProfile& machine, const Blueprint& blueprint, c
     // Time is linear in the length but for pages that close: the middle step is the mean.
     std::vector<int64_t> lengths = phase.lengths;
     for (int64_t& length : lengths) length += phase.decode_steps / 2;
-    double step = 0.0;
-    if (request.drafts.accepted.has_value()) {
-      plan::PlanRequest on_machine = request;
-      on_machine.machine = &machine;
-      step = plan::PredictDrafts(on_machine, plan, lengths, *request.drafts.accepted).seconds;
-    } else {
-      step = plan::DecodeAt(machine, request, plan, lengths).seconds;
-    }
-    seconds = static_cast<double>(phase.decode_steps) * step;
+    seconds = static_cast<double>(phase.decode_steps) * TokenSeconds(machine, blueprint, lengths);
   }
   return seconds;
 }
