@@ -39,7 +39,7 @@ struct Eight {
   static constexpr int kWords = BytesOfEight(kRows) / 4;
   uint32_t words[kWords];
 
-  // Number `index` of eights of a row of a page, or of a line of a cache that this kernel has
+  // The numbers from 8 * `index` on of a row of a page, or of a line of a cache that this kernel has
   // written.
   __device__ void Load(const std::byte* row, int index, int /*head_dim*/) {
     const std::byte* const at = row + index * BytesOfEight(kRows);
@@ -155,7 +155,7 @@ struct StripParams {
     }
     return __ballot_sync(kAllLanes, some);
   }
-  // Eight `index` of row `row` as numbers; `escapes` are all lanes' Escapes.
+  // Those of row `row`; `escapes` are all lanes' Escapes.
   __device__ void Widen(const Eight<Rows::kLossless>& eight, int row, int index, int head_dim,
                         uint32_t escapes, float (&x)[8]) const {
     uint4 bits =

@@ -181,7 +181,7 @@ __device__ void StoreEight(uint16_t* to, const float (&x)[8]) {
                  PackPair<kType>(x[4], x[5]), PackPair<kType>(x[6], x[7]));
 }
 
-// The numbers of eights `index` of a row of a strip of K or of V.
+// The numbers from 8 * `index` on of a row of K or of V.
 template <int kD>
 __device__ uint4 LosslessEight(const ListedWork& work,
                                const ListedShared<Rows::kLossless, kD>& shared, int tile, int row,
