@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "engine/blueprint.h"
 #include "engine/draft_plan.h"
+#include "support/test_machines.h"
 
 namespace headway {
 
@@ -50,6 +51,19 @@ struct Subject {
   int64_t length = 1000;
   int64_t gpu_memory = int64_t{80} << 30;
   const MachineProfile* machine = nullptr;
+};
+
+// Llama-3-8B's shape on an H200 beside much host memory.
+struct LlamaOnH200 : Subject {
+  LlamaOnH200() : Subject(128) {
+    config.shape = {32, 4096, 32, 8, 128, 14336, 128256, DType::kBF16};
+    config.windows.clear();
+    weights = CountWeightBytes(config);
+    settings.memory.host = int64_t{1} << 40;
+    machine = &h200;
+  }
+
+  MachineProfile h200 = plan::Shipped("h200");
 };
 
 inline void ExpectUnsupported(const Result<Blueprint>& blueprint, const std::string& message) {

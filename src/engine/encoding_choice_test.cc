@@ -9,20 +9,14 @@
 
 #include "engine/blueprint_testing.h"
 #include "engine/report.h"
-#include "support/test_machines.h"
 
 namespace headway {
 namespace {
 
-// Llama-3-8B's shape on an H200 of 24 GiB, of which its weights take 15.
-struct LeftToThePlan : Subject {
-  LeftToThePlan() : Subject(128) {
-    config.shape = {32, 4096, 32, 8, 128, 14336, 128256, DType::kBF16};
-    config.windows.clear();
-    weights = CountWeightBytes(config);
+// 24 GiB of the GPU, of which the weights take 15.
+struct LeftToThePlan : LlamaOnH200 {
+  LeftToThePlan() {
     settings.encoding_by_plan = true;
-    settings.memory.host = int64_t{1} << 40;
-    machine = &h200;
     length = 131072;
     gpu_memory = int64_t{24} << 30;
   }
@@ -31,8 +25,6 @@ struct LeftToThePlan : Subject {
     EXPECT_TRUE(blueprint.ok()) << blueprint.status().message();
     return blueprint.ok() ? blueprint->layout.store.format.page.encoding : Encoding::kInt4;
   }
-
-  MachineProfile h200 = plan::Shipped("h200");
 };
 
 kv::SelectionPolicy Choosing() {

@@ -11,26 +11,20 @@
 #include "engine/blueprint_testing.h"
 #include "engine/report.h"
 #include "kv/policy/selection.h"
-#include "support/test_machines.h"
 
 namespace headway {
 namespace {
 
-// Llama-3-8B's shape under `--sparse --kv-encoding int8`, on an H200 or a CPU like its host.
-struct Choosing : Subject {
-  Choosing() : Subject(128) {
-    config.shape = {32, 4096, 32, 8, 128, 14336, 128256, DType::kBF16};
-    config.windows.clear();
-    weights = CountWeightBytes(config);
+// Under `--sparse --kv-encoding int8`, on an H200 or a CPU like its host.
+struct Choosing : LlamaOnH200 {
+  Choosing() {
     settings.selection.summary = {SummaryKind::kMoments, 16};
     settings.selection.keys = 2048;
     settings.selection.sink = 256;
     settings.selection.recent = 1024;
     settings.encoding = Encoding::kInt8;
-    settings.memory.host = int64_t{1} << 40;
     settings.placement = kv::PlacementKind::kRecent;
     settings.levels_by_plan = settings.blocks_by_plan = true;
-    machine = &h200;
   }
   Blueprint Made() const {
     Result<Blueprint> blueprint = OnGpu();
@@ -38,8 +32,6 @@ struct Choosing : Subject {
     return blueprint.ok() ? *std::move(blueprint) : Blueprint{};
   }
   kv::SelectionPolicy Chosen() const { return Made().layout.executor.selection; }
-
-  MachineProfile h200 = plan::Shipped("h200");
 };
 
 // Where all summaries have room, pages are searched first if reading those of blocks takes longer.

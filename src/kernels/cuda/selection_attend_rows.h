@@ -39,8 +39,8 @@ struct Eight {
   static constexpr int kWords = BytesOfEight(kRows) / 4;
   uint32_t words[kWords];
 
-  // The numbers from 8 * `index` on of a row of a page, or of a line of a cache that this kernel has
-  // written.
+  // The numbers from 8 * `index` on of a row of a page, or of a line of a cache that this kernel
+  // has written.
   __device__ void Load(const std::byte* row, int index, int /*head_dim*/) {
     const std::byte* const at = row + index * BytesOfEight(kRows);
     if constexpr (kWords >= 4) {
