@@ -20,6 +20,7 @@
 #include "engine/found_shares.h"
 #include "engine/layer_ranks.h"
 #include "engine/measure.h"
+#include "engine/model_check.h"
 #include "engine/model_info.h"
 #include "engine/open.h"
 #include "engine/ranks.h"
@@ -41,14 +42,16 @@ Status Engine::Impl::LoadShard(const ModelConfig& config, const std::string& fol
                                const Shard* shard) {
   if (settings.weights == Settings::Weights::kRandom) {
     Result<std::unique_ptr<Model>> drawn = Model::Random(env, config, /*seed=*/1, &pool, shard);
-    if (drawn.ok()) model = std::move(*drawn);
-    return drawn.status();
+    if (!drawn.ok()) return drawn.status();
+    model = std::move(*drawn);
+  } else {
+    Result<std::unique_ptr<WeightSource>> source = OpenWeights(*env, folder);
+    if (!source.ok()) return source.status();
+    Result<std::unique_ptr<Model>> mapped = Model::Map(env, config, std::move(*source), shard);
+    if (!mapped.ok()) return mapped.status();
+    model = std::move(*mapped);
   }
-  Result<std::unique_ptr<WeightSource>> source = OpenWeights(*env, folder);
-  if (!source.ok()) return source.status();
-  Result<std::unique_ptr<Model>> mapped = Model::Map(env, config, std::move(*source), shard);
-  if (mapped.ok()) model = std::move(*mapped);
-  return mapped.status();
+  return CheckWeightForm(settings, model->weight_bytes(), folder);
 }
 
 Status Engine::Impl::OpenBackend() {

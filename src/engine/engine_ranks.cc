@@ -73,13 +73,9 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   if (!config.ok()) return config.status();
   if (Status s = CheckModel(all, *config); !s.ok()) return s;
   FitPages(config->shape, &settings);
-  if (all.layer_ranks > 1) {
-    if (Status s = LoadRuns(all, *config, folder); !s.ok()) return s;
-    return CheckWeightForm(all, model->weight_bytes(), folder);
-  }
+  if (all.layer_ranks > 1) return LoadRuns(all, *config, folder);
   if (all.ranks == 1) {
     if (Status s = LoadShard(*config, folder, nullptr); !s.ok()) return s;
-    if (Status s = CheckWeightForm(all, model->weight_bytes(), folder); !s.ok()) return s;
     info = ModelInfoOf(model->config(), model->weight_bytes(), folder, settings);
     return LoadShares(*env, model->config(), &settings);
   }
@@ -90,7 +86,6 @@ Status Engine::Impl::LoadModel(const Settings& all, const std::string& folder) {
   if (!shards.ok()) return shards.status();
   share = RankShare{*config, (*shards)[static_cast<size_t>(own)]};
   if (Status s = LoadShard(*config, folder, &share->shard); !s.ok()) return s;
-  if (Status s = CheckWeightForm(all, model->weight_bytes(), folder); !s.ok()) return s;
   share->whole.shape.dtype = model->shape().dtype;
   for (int rank = 1; processes == nullptr && rank < all.ranks; ++rank) {
     Impl& other = *others.emplace_back(std::make_unique<Impl>(env, SettingsOfRank(all, rank)));
